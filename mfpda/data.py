@@ -1,0 +1,236 @@
+"""Where examples come from: a data set, whole or in shuffled batches, or a stream of fresh draws.
+
+Both feeds answer the same two questions at outer step t: which anchors are there and which of them are the batch I_t
+(None for all), and on which examples the state after step t is judged.
+"""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from mfpda.errors import InputError, NotConvexWarning
+from mfpda.losses import FromFunction, seen_convex
+from mfpda.model import Model
+from mfpda.schedules import positive_count
+
+STREAM_BATCH = 50  # the paper's
+
+
+@dataclass(frozen=True)
+class Stream:
+    """One pass over a data distribution: ``draw(key, batch_size) -> (x, y)`` gives fresh examples (expected risk).
+
+    >>> def draw(key, batch_size):
+    ...     x = jax.random.normal(key, (batch_size,))
+    ...     return x, jnp.tanh(x)
+    >>> Stream(draw)  # doctest: +ELLIPSIS
+    Stream(draw=<function draw at ...>)
+    """
+
+    draw: Callable[[Array, int], tuple[Any, Any]]
+
+
+class Examples(NamedTuple):
+    """Inputs and labels, first axis over examples; y may be None."""
+
+    x: Array
+    y: Any
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+
+class DataSet:
+    """A fixed set of n examples: the anchors of every outer step."""
+
+    def __init__(self, key: Array, examples: Examples, batch_size: int | None):
+        n = len(examples)
+        if batch_size is not None and positive_count(batch_size, "batch_size") > n:
+            raise InputError(
+                f"a batch_size of at most n = {n}", str(batch_size), "Use batch_size=None for the full batch."
+            )
+        self.key, self.examples, self.batch_size = key, examples, batch_size
+        self._epoch, self._order = -1, np.empty(0, int)
+
+    def at(self, t: int) -> tuple[Examples, Array | None]:
+        """The anchors and the batch of step t: the full set, or the next slice of this epoch's permutation."""
+        if self.batch_size is None:
+            return self.examples, None
+        n, b = len(self.examples), self.batch_size
+        epoch, place = divmod(t - 1, n // b)
+        if epoch != self._epoch:
+            self._epoch, self._order = epoch, np.asarray(jax.random.permutation(jax.random.fold_in(self.key, epoch), n))
+        return self.examples, jnp.asarray(self._order[place * b : (place + 1) * b])
+
+    def judged_on(self, t: int) -> Examples:
+        """All the data: risk is the empirical risk."""
+        return self.examples
+
+    def count(self, t: int) -> int:
+        return len(self.examples)
+
+
+class StreamFeed:
+    """A stream's anchors: every step adds a batch to a buffer.
+
+    The buffer's capacity is 4, 8, 16, ... batches, a function of t alone: a run compiles once per capacity, pays at
+    most for twice the anchors it has, and gives the same bits when it is resumed. Free places repeat the first
+    example and have coefficient 0.
+    """
+
+    def __init__(
+        self,
+        key: Array,
+        model: Model,
+        stream: Stream,
+        batch_size: int | None,
+        buffer: Examples | None = None,
+        filled: int = 0,
+    ):
+        self.key, self.model, self.stream = key, model, stream
+        self.batch_size = STREAM_BATCH if batch_size is None else positive_count(batch_size, "batch_size")
+        self._drawn: tuple[int, Examples] = (filled + 1, self._draw(filled + 1))
+        self._buffer, self._filled = buffer or self._drawn[1], filled
+
+    def at(self, t: int) -> tuple[Examples, Array]:
+        """The buffer with batch t in it, and the places of that batch."""
+        start = (t - 1) * self.batch_size
+        if self._filled < t:
+            buffer = _enlarged(self._buffer, self.capacity(t))
+            self._buffer = Examples(
+                *(_written(old, new, start) for old, new in zip(buffer, self._batch(t), strict=True))
+            )
+            self._filled = t
+        return self._buffer, jnp.arange(start, start + self.batch_size)
+
+    def judged_on(self, t: int) -> Examples:
+        """The next batch, which the state after step t has not seen: its risk is unbiased for the expected risk."""
+        return self._batch(t + 1)
+
+    def count(self, t: int) -> int:
+        return t * self.batch_size
+
+    def capacity(self, t: int) -> int:
+        steps = 4
+        while steps < t:
+            steps *= 2
+        return steps * self.batch_size
+
+    def _batch(self, t: int) -> Examples:
+        if self._drawn[0] != t:
+            self._drawn = (t, self._draw(t))
+        return self._drawn[1]
+
+    def _draw(self, t: int) -> Examples:
+        try:
+            x, y = self.stream.draw(jax.random.fold_in(self.key, t), self.batch_size)
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                "a draw(key, batch_size) that returns (x, y)",
+                f"{type(error).__name__}: {error}",
+                "Correct the Stream's draw.",
+            ) from error
+        examples = check_examples(self.model, x, y, warn=t == 1)
+        if len(examples) != self.batch_size:
+            raise InputError(
+                f"{self.batch_size} examples from the Stream's draw", str(len(examples)), "Draw batch_size of them."
+            )
+        return examples
+
+
+def feed(
+    key: Array, model: Model, data: Any, batch_size: int | None, buffer: Examples | None = None, filled: int = 0
+) -> DataSet | StreamFeed:
+    """The feed for what the user gave as data; ``buffer`` holds the ``filled`` batches of a stream that is resumed."""
+    if isinstance(data, Stream):
+        return StreamFeed(key, model, data, batch_size, buffer, filled)
+    if not (isinstance(data, (tuple, list)) and len(data) == 2):
+        raise InputError("data as (x, y) or mfpda.Stream(draw)", type(data).__name__, "Pass a pair of arrays.")
+    return DataSet(key, check_examples(model, *data), batch_size)
+
+
+def check_examples(model: Model, x: Any, y: Any, warn: bool = True) -> Examples:
+    """The examples as JAX arrays, refused where the model cannot use them."""
+    x = np.asarray(x)
+    if x.ndim == 0 or len(x) == 0:
+        raise InputError(
+            "inputs x with at least one example, first axis over examples", f"shape {x.shape}", "Check the data."
+        )
+    if x.dtype == object or (not np.issubdtype(x.dtype, np.number) and x.dtype != bool):
+        raise InputError("a numeric array x", f"type {x.dtype}", "Encode the inputs as numbers.")
+    _refuse_non_finite("x", x)
+    if y is not None:
+        y = np.asarray(y)
+        if y.ndim == 0 or len(y) != len(x):
+            found = f"{len(x)} inputs and " + (f"{len(y)} labels" if y.ndim else "a scalar label")
+            raise InputError("x and y of equal length", found, "Check how the data was split.")
+        _refuse_non_finite("y", y)
+    x = _as_array(x)
+    outputs = model.structure(x[0]).output
+    y = model.loss.check_labels(y, outputs)
+    y = y if y is None else _as_array(y)
+    value = jax.eval_shape(
+        model.loss.value, jax.ShapeDtypeStruct(outputs, jnp.result_type(float)), None if y is None else y[0]
+    )
+    if value.shape != ():
+        raise InputError(
+            "a loss that returns a scalar for one example", f"shape {value.shape}", "Sum over the outputs in it."
+        )
+    if warn and isinstance(model.loss, FromFunction) and not seen_convex(model.loss, y, outputs):
+        warnings.warn(
+            "The loss is not convex in its prediction where it was tried: a minimum may be local, and a certificate "
+            "would not hold. Use a convex loss if you need that claim.",
+            NotConvexWarning,
+            stacklevel=4,
+        )
+    _refuse_prior_of_x(model, x)
+    return Examples(x, y)
+
+
+def _as_array(a: np.ndarray) -> Array:
+    return jnp.asarray(a, float) if np.issubdtype(a.dtype, np.floating) else jnp.asarray(a)
+
+
+def _enlarged(examples: Examples, capacity: int) -> Examples:
+    missing = capacity - len(examples)
+    if missing <= 0:
+        return examples
+    pad = lambda a: jnp.concatenate([a, jnp.broadcast_to(a[:1], (missing, *a.shape[1:]))])  # noqa: E731
+    return Examples(pad(examples.x), None if examples.y is None else pad(examples.y))
+
+
+def _written(buffer: Any, batch: Any, start: int) -> Any:
+    return buffer if buffer is None else jax.lax.dynamic_update_slice_in_dim(buffer, batch, start, 0)
+
+
+def _refuse_non_finite(name: str, a: np.ndarray) -> None:
+    if np.issubdtype(a.dtype, np.inexact):
+        bad = ~np.isfinite(a)
+        if bad.any():
+            first = ", ".join(str(int(i)) for i in np.argwhere(bad)[0])
+            raise InputError(
+                f"finite values in {name}",
+                f"{int(bad.sum())} NaN or infinite of {a.size}, the first at {name}[{first}]",
+                "Drop those examples or fill them in.",
+            )
+
+
+@jax.jit
+def _log_prior_at(model: Model, x: Array) -> Array:
+    return model.log_prior(jnp.full(model.structure(x).size, 0.1), x)
+
+
+def _refuse_prior_of_x(model: Model, x: Array) -> None:
+    first, last = (float(_log_prior_at(model, row)) for row in (x[0], x[-1]))
+    if first != last and not (np.isnan(first) and np.isnan(last)):
+        raise InputError(
+            "priors that do not depend on the input",
+            f"log p0 = {first:.6g} at the first input and {last:.6g} at the last",
+            "theta belongs to the neuron, not to an example: let only the output depend on x.",
+        )

@@ -1,0 +1,63 @@
+"""What bad input and failed runs raise, and the statuses a run can end in."""
+
+import enum
+from collections.abc import Iterable
+from typing import Any
+
+
+class InputError(ValueError):
+    """A mistake in what the user gave, found before anything was compiled.
+
+    Every message says what was expected, what was found, and what to do about it.
+
+    >>> raise InputError("a positive temperature", "-1.0", "Give the factor of the KL term, 0.01 say.")
+    Traceback (most recent call last):
+    mfpda.errors.InputError: Expected a positive temperature, found -1.0. Give the factor of the KL term, 0.01 say.
+    """
+
+    def __init__(self, expected: str, found: str, advice: str):
+        super().__init__(f"Expected {expected}, found {found}. {advice}")
+
+
+class NotConvexWarning(UserWarning):
+    """A loss was seen to be non-convex in its prediction: no claim of global optimality holds for it."""
+
+
+class Status(enum.Enum):
+    """How a run ended. ``advice`` says what to do about it."""
+
+    FINISHED = "finished"
+    INTERRUPTED = "interrupted"
+    DIVERGED = "diverged"
+    FAILED = "failed"
+
+    @property
+    def advice(self) -> str:
+        return _ADVICE[self]
+
+
+_ADVICE = {
+    Status.FINISHED: "All outer steps were done.",
+    Status.INTERRUPTED: "The run was stopped by hand; fit(..., resume=this_fit) goes on from here.",
+    Status.DIVERGED: (
+        "Particles or predictions became infinite or NaN; this is the last finite state. Use a smaller step size, "
+        "or step_size='auto', and check that h(theta, x) is bounded: an unbounded output can make exp(-V) improper."
+    ),
+    Status.FAILED: "A function given to fit raised; everything recorded before it is in this fit.",
+}
+
+
+class RunError(RuntimeError):
+    """A run that did not finish. ``fit`` is everything it had done, ready to save, look at or resume."""
+
+    def __init__(self, fit: Any, reason: str = ""):
+        self.fit = fit
+        super().__init__(
+            f"The run {fit.status.value} after outer step {fit.outer_steps}{reason}. {fit.status.advice} "
+            "The fit so far is on this error as .fit, and fit(..., throw=False) returns it instead of raising."
+        )
+
+
+def listed(names: Iterable[object]) -> str:
+    """Names in the order given, for a message."""
+    return ", ".join(repr(name) for name in names) or "none"
