@@ -1,0 +1,41 @@
+"""Gradient descent on the potential: Langevin without its noise."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from mfpda.kernels.protocol import KernelInfo, Position, check_step_size
+from mfpda.potential import GibbsPotential
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class GradientDescent:
+    """theta <- theta - eta grad V(theta): no noise, hence no entropy. A baseline, not a sampler.
+
+    T grad V is the gradient of the penalised risk, c . dh + penalty', so a learning rate r of (stochastic) gradient
+    descent on it is eta = r / T. With ``rule="latest"``, one inner step and mini-batches this is SGD.
+    """
+
+    step_size: Any = "auto"
+
+    def __post_init__(self):
+        check_step_size(self.step_size)
+
+    def init(self, key: Array, theta: Array, potential: GibbsPotential) -> Position:
+        return Position(theta)
+
+    def refresh(self, state: Position, potential: GibbsPotential) -> Position:
+        return state
+
+    def step(self, key: Array, state: Position, potential: GibbsPotential) -> tuple[Position, KernelInfo]:
+        energy, gradient = jax.value_and_grad(potential)(state.theta)
+        theta = state.theta - self.step_size * gradient
+        return Position(theta), KernelInfo(energy, jnp.ones_like(energy), ~jnp.all(jnp.isfinite(theta)))
+
+    def tuned(self, curvature: Array) -> "GradientDescent":
+        """eta = 0.5 / curvature: half way to the step that overshoots the minimum along the stiffest direction."""
+        return replace(self, step_size=0.5 / curvature)

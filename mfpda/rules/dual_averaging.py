@@ -1,0 +1,60 @@
+"""Dual averaging, the paper's outer loop."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from mfpda.errors import InputError
+from mfpda.outputs import Outputs
+from mfpda.rules.protocol import Coefficients, Dual, Linearisations, Problem
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class DualAveraging:
+    """Average all linearisations so far, the one of step s with weight s (Algorithms 1 to 4 of the paper).
+
+    With I_t the batch of step t, of size b (Appendix E.1, and E.2 for several outputs):
+
+        w_i <- w_i + t l'(z_i, y_i) / b  for i in I_t,      c = 2 w / (t (t+1)),      gamma = t / (t+2),
+
+    which together are the paper's coefficients 2 w / ((t+2)(t+1)) and its factor t / (t+2) on the penalty. ``gamma``
+    fixes the factor instead: gamma = 1.0 admits priors whose cube root is not integrable.
+
+    The dual of anchor i is the average of its own linearisations, g_i = sum_s s l'(z_i^(s)) / sum_s s over the batches
+    that held i: n c_i for the full batch, and feasible for any.
+    """
+
+    gamma: float | None = None
+    on_batch: ClassVar[bool] = False
+
+    def __post_init__(self):
+        if self.gamma is not None and not (isinstance(self.gamma, (int, float)) and 0 < self.gamma <= 1):
+            raise InputError(
+                "gamma in (0, 1], or None for the paper's t / (t+2)", repr(self.gamma), "Use 1.0 to fix it."
+            )
+
+    @property
+    def smallest_gamma(self) -> float:
+        return 1 / 3 if self.gamma is None else float(self.gamma)
+
+    def init(self, anchors: int, outputs: tuple[int, ...]) -> Linearisations:
+        return Linearisations.empty(anchors, outputs)
+
+    def grow(self, state: Linearisations, anchors: int) -> Linearisations:
+        return state.grow(anchors)
+
+    def update(
+        self, key: Array, state: Linearisations, t: Array, outputs: Outputs, batch: Array | None, problem: Problem
+    ) -> tuple[Linearisations, Coefficients]:
+        derivative = problem.derivative(outputs.mean(batch), batch)
+        state = state.add(batch, t, derivative)
+        c = 2 * state.weighted / (len(derivative) * t * (t + 1))
+        gamma = t / (t + 2) if self.gamma is None else jnp.full_like(t, self.gamma)
+        return state, Coefficients(c, gamma)
+
+    def dual(self, state: Linearisations, t: Array) -> Dual:
+        return state.average()

@@ -1,0 +1,92 @@
+"""What every outer rule is: the Rule protocol, and the parts that rules share."""
+
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import jax.numpy as jnp
+from jax import Array
+
+from mfpda.losses import Loss
+
+
+class Problem(NamedTuple):
+    """What a rule knows of the problem: the anchors' labels (or None), the loss, the temperature."""
+
+    y: Any
+    loss: Loss
+    temperature: Array
+
+    def derivative(self, z: Array, batch: Array | None) -> Array:
+        """l'(z_i, y_i) for the anchors of this batch (None for all)."""
+        y = self.y if batch is None or self.y is None else self.y[batch]
+        return self.loss.over_rows(self.loss.derivative, z, y)
+
+
+class Coefficients(NamedTuple):
+    """What a rule decides: one coefficient per anchor and output, and the factor gamma of the whole potential."""
+
+    c: Array
+    gamma: Array
+
+
+class Dual(NamedTuple):
+    """A feasible dual g, and how much evidence each entry rests on: 0 for an anchor that no batch has held."""
+
+    g: Array
+    mass: Array
+
+
+class Linearisations(NamedTuple):
+    """Weighted sums of loss derivatives per anchor, sum_s weight_s l'(z_i^(s)), and the sums of their weights.
+
+    Their quotient is an average of values of l', so it always lies in the domain of the conjugate.
+    """
+
+    weighted: Array
+    mass: Array
+
+    @classmethod
+    def empty(cls, anchors: int, outputs: tuple[int, ...]) -> "Linearisations":
+        return cls(jnp.zeros((anchors, *outputs)), jnp.zeros(anchors))
+
+    def add(self, batch: Array | None, weight: Array, derivative: Array) -> "Linearisations":
+        if batch is None:
+            return Linearisations(self.weighted + weight * derivative, self.mass + weight)
+        return Linearisations(self.weighted.at[batch].add(weight * derivative), self.mass.at[batch].add(weight))
+
+    def grow(self, anchors: int) -> "Linearisations":
+        missing = anchors - len(self.mass)
+        return Linearisations(*(jnp.concatenate([a, jnp.zeros((missing, *a.shape[1:]), a.dtype)]) for a in self))
+
+    def average(self) -> Dual:
+        mass = self.mass.reshape(self.mass.shape + (1,) * (self.weighted.ndim - 1))
+        return Dual(self.weighted / jnp.where(mass > 0, mass, 1), self.mass)
+
+
+@runtime_checkable
+class Rule(Protocol):
+    """How the linearisations of the loss are combined into the coefficients of the next Gibbs potential.
+
+    A rule is a frozen dataclass registered as a pytree. It sees outputs at the anchors, never particles.
+    ``on_batch`` says which anchors its coefficients belong to: those of the batch, or all of them.
+    ``smallest_gamma`` is the smallest factor it will ever use: p0^gamma must be integrable.
+    """
+
+    @property
+    def on_batch(self) -> bool: ...
+
+    @property
+    def smallest_gamma(self) -> float: ...
+
+    def init(self, anchors: int, outputs: tuple[int, ...]) -> Any:
+        """The state before step 1, for this many anchors and this output shape."""
+
+    def grow(self, state: Any, anchors: int) -> Any:
+        """The state with room for more anchors (a stream's next bucket)."""
+
+    def update(
+        self, key: Array, state: Any, t: Array, outputs: Any, batch: Array | None, problem: Problem
+    ) -> tuple[Any, Coefficients]:
+        """Step t: from the outputs (``outputs.mean(batch)``), the coefficients of the potential to sample."""
+
+    def dual(self, state: Any, t: Array) -> Dual:
+        """g for the fitted density q_g and its certificate."""

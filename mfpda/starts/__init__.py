@@ -1,0 +1,8 @@
+"""Starts: where the particles of one outer step begin the next."""
+
+from mfpda.registry import Registry
+from mfpda.starts.protocol import Start as Start
+from mfpda.starts.resample import Resample as Resample
+from mfpda.starts.warm import Warm as Warm
+
+STARTS = Registry("start", {"warm": Warm, "resample": Resample})
