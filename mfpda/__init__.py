@@ -1,0 +1,31 @@
+"""Optimise over probability distributions: declare a neuron and a loss, get the optimal law of theta."""
+
+from mfpda import distributions as distributions
+from mfpda import exact as exact
+from mfpda import kernels as kernels
+from mfpda import losses as losses
+from mfpda import plots as plots
+from mfpda import rules as rules
+from mfpda import schedules as schedules
+from mfpda import starts as starts
+from mfpda.data import Stream as Stream
+from mfpda.diagnostics import summary as summary
+from mfpda.distributions import PowerNormal as PowerNormal
+from mfpda.distributions import penalty as penalty
+from mfpda.errors import InputError as InputError
+from mfpda.errors import NotConvexWarning as NotConvexWarning
+from mfpda.errors import RunError as RunError
+from mfpda.errors import Status as Status
+from mfpda.fitted import Fit as Fit
+from mfpda.fitted import load as load
+from mfpda.fitted import to_inference_data as to_inference_data
+from mfpda.history import Record as Record
+from mfpda.kernels import ULA as ULA
+from mfpda.kernels import GradientDescent as GradientDescent
+from mfpda.model import Model as Model
+from mfpda.optimise import fit as fit
+from mfpda.potential import GibbsPotential as GibbsPotential
+from mfpda.rules import DualAveraging as DualAveraging
+from mfpda.rules import Latest as Latest
+from mfpda.starts import Resample as Resample
+from mfpda.starts import Warm as Warm

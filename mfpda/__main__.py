@@ -1,0 +1,7 @@
+"""``python -m mfpda``."""
+
+import sys
+
+from mfpda.cli import main
+
+sys.exit(main())

@@ -1,0 +1,149 @@
+"""The command line: ``mfpda run FILE`` and ``mfpda summary RUN.nc``, thin over the library."""
+
+import argparse
+import dataclasses
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+
+from mfpda import plots, schedules, storage
+from mfpda.diagnostics import summary
+from mfpda.errors import InputError, RunError
+from mfpda.fitted import Fit
+from mfpda.history import Record
+from mfpda.kernels import KERNELS
+from mfpda.optimise import fit
+from mfpda.rules import RULES
+from mfpda.starts import STARTS
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; 0 when it did its work, 1 when a run failed, 2 when the input was refused."""
+    options = _parser().parse_args(arguments)
+    try:
+        return options.command(options)
+    except InputError as error:
+        print(f"mfpda: {error}", file=sys.stderr)
+        return 2
+
+
+def run(options: argparse.Namespace) -> int:
+    """Fit the model of a file, print its summary, and write what was asked for, also of a run that failed."""
+    module = _module(options.file)
+    arguments = dict(getattr(module, "settings", {})) | _overrides(options, getattr(module, "settings", {}))
+    data_key, fit_key = jax.random.split(jax.random.key(options.key))
+    failed = False
+    try:
+        result = fit(fit_key, module.model, module.data(data_key), progress=not options.quiet, **arguments)
+    except RunError as error:
+        print(f"mfpda: {error}", file=sys.stderr)
+        result, failed = error.fit, True
+    print(summary(result.idata))
+    if options.out:
+        result.save(options.out)
+        print(f"\nsaved {options.out}")
+    if options.figure:
+        _figure(module, result, options.figure)
+        print(f"drawn {options.figure}")
+    return int(failed)
+
+
+def summarise(options: argparse.Namespace) -> int:
+    print(summary(storage.read(options.file)))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="mfpda", description="Optimise over probability distributions.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    command = commands.add_parser("run", help="fit the model of a file", description=run.__doc__)
+    command.set_defaults(command=run)
+    command.add_argument("file", help="a Python file with `model`, `data(key)` and `settings`, as in models/")
+    command.add_argument("--out", metavar="RUN.nc", help="save the fit as netCDF, for ArviZ and mfpda.load")
+    command.add_argument("--figure", metavar="RUN.png", help="draw the file's figure(fit), or the risk if it has none")
+    command.add_argument("--key", type=int, default=0, help="seed of the random key (default 0)")
+    command.add_argument("--quiet", action="store_true", help="no progress bar")
+    settings = command.add_argument_group("arguments of fit (default: the file's settings)")
+    settings.add_argument("--rule", metavar="NAME", help=", ".join(RULES))
+    settings.add_argument("--kernel", metavar="NAME", help=", ".join(KERNELS))
+    settings.add_argument("--step-size", metavar="SCHEDULE", help="auto, 0.01 or inverse_sqrt:0.1")
+    settings.add_argument("--start", metavar="NAME", help=", ".join(STARTS))
+    settings.add_argument("--particles", type=int, metavar="M")
+    settings.add_argument("--outer-steps", type=int, metavar="T")
+    settings.add_argument("--inner-steps", metavar="SCHEDULE", help="20 or linear:5")
+    settings.add_argument("--batch-size", metavar="B", help="a number, or none for the full batch")
+    settings.add_argument("--record-every", type=int, metavar="K")
+    settings.add_argument("--record-particles", type=int, metavar="M")
+    settings.add_argument("--record-sites", metavar="A,B")
+
+    command = commands.add_parser("summary", help="print a saved run as a table", description=summary.__doc__)
+    command.set_defaults(command=summarise)
+    command.add_argument("file", metavar="RUN.nc")
+    return parser
+
+
+def _overrides(options: argparse.Namespace, settings: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of fit that the command line gives."""
+    given: dict[str, Any] = {
+        name: getattr(options, name)
+        for name in ("rule", "kernel", "start", "particles", "outer_steps")
+        if getattr(options, name) is not None
+    }
+    if options.inner_steps is not None:
+        parsed = schedules.parse(options.inner_steps)
+        given["inner_steps"] = parsed if callable(parsed) or parsed != round(parsed) else int(parsed)
+    if options.batch_size is not None:
+        given["batch_size"] = None if options.batch_size == "none" else _whole(options.batch_size, "batch size")
+    if options.step_size is not None:
+        kernel = KERNELS.resolve(given.get("kernel", settings.get("kernel", "ula")))
+        step_size = "auto" if options.step_size == "auto" else schedules.parse(options.step_size)
+        given["kernel"] = dataclasses.replace(kernel, step_size=step_size)
+    record = {
+        "every": options.record_every,
+        "particles": options.record_particles,
+        "sites": tuple(options.record_sites.split(",")) if options.record_sites else None,
+    }
+    changed = {name: value for name, value in record.items() if value is not None}
+    if changed:
+        given["record"] = dataclasses.replace(settings.get("record", Record()), **changed)
+    return given
+
+
+def _whole(text: str, name: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise InputError(f"a whole number as {name}, or none", repr(text), "Give 50, say.") from None
+
+
+def _module(path: str) -> ModuleType:
+    """The model file as a module, refused unless it defines what a run needs."""
+    file = Path(path)
+    if not file.is_file():
+        raise InputError("a Python file with a model", f"no file at {path!r}", "See models/ for examples.")
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    if spec is None or spec.loader is None:
+        raise InputError("a Python file with a model", repr(path), "Its name should end in .py.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[file.stem] = module
+    spec.loader.exec_module(module)
+    missing = [name for name in ("model", "data") if not hasattr(module, name)]
+    if missing:
+        raise InputError(
+            "a file that defines `model` and `data(key)`", f"no {' and no '.join(missing)}", "See models/circles.py."
+        )
+    return module
+
+
+def _figure(module: ModuleType, result: Fit, path: str) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    figure = module.figure(result) if hasattr(module, "figure") else plots.stat(result.idata).figure
+    figure.savefig(path, dpi=150)

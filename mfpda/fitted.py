@@ -1,0 +1,429 @@
+"""What fit returns: the particles, the fitted density, the history, and how to keep and load them."""
+
+import dataclasses
+import functools
+import importlib.metadata
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+from jax import Array
+
+from mfpda import arviz_data, history, sampling, storage, tuning
+from mfpda.data import Examples
+from mfpda.errors import InputError, Status, listed
+from mfpda.kernels import KERNELS, Kernel
+from mfpda.kernels.protocol import Auto
+from mfpda.keys import as_key
+from mfpda.model import Model, Structure
+from mfpda.outputs import predictions
+from mfpda.potential import GibbsPotential, prior_potential
+from mfpda.registry import Registry
+from mfpda.rules import RULES, Coefficients, Rule
+from mfpda.starts import STARTS, Start
+
+
+class RunState(NamedTuple):
+    """All that the next outer step needs of the last one, besides the data."""
+
+    ensemble: sampling.Ensemble
+    rule: Any
+    coefficients: Coefficients
+    batch: Array | None
+    stats: sampling.SampleStats
+
+
+def initial_state(
+    key: Array, model: Model, examples: Examples, batch: Array | None, kernel: Kernel, rule: Rule, particles: int
+) -> RunState:
+    """The state before outer step 1: M draws of q1, no coefficients."""
+    draw_key, begin_key = jax.random.split(key)
+    potential = prior_potential(model, _anchors(examples, batch, rule))
+    thetas = sampling.draw_initial(draw_key, particles, potential)
+    return RunState(
+        sampling.begin(begin_key, thetas, potential, kernel),
+        rule.init(len(examples), potential.coefficients.shape[1:]),
+        Coefficients(potential.coefficients, potential.gamma),
+        batch,
+        sampling.SampleStats(jnp.ones(particles), jnp.zeros(particles, bool)),
+    )
+
+
+def current_potential(model: Model, examples: Examples, rule: Rule, state: RunState) -> GibbsPotential:
+    """The potential that the last outer step sampled."""
+    return GibbsPotential(model, _anchors(examples, state.batch, rule), *state.coefficients)
+
+
+def _anchors(examples: Examples, batch: Array | None, rule: Rule) -> Array:
+    return examples.x if batch is None or not rule.on_batch else examples.x[batch]
+
+
+class Selected(NamedTuple):
+    """One recorded state of a run."""
+
+    outer_step: int
+    particles: dict[str, np.ndarray]
+    predict: Callable[[Any], Array]
+
+
+@dataclass(frozen=True, repr=False)
+class Fit:
+    """A run of ``fit``: its particles, and the density q_g that they were led to.
+
+    ``particles`` and ``predict`` are the run's own M particles. ``potential`` and ``sample`` speak of the fitted
+    density
+
+        q_g proportional to p0(theta) exp(-(1/T) sum_i weight_i g_i . h(theta, x_i)),
+
+    g the rule's dual, weight 1/n (in a stream, the anchor's share of the average): the run's last Gibbs potential at
+    gamma = 1.
+    """
+
+    model: Model
+    rule: Rule
+    kernel: Kernel
+    start: Start
+    examples: Examples
+    is_stream: bool
+    batch_size: int | None
+    outer_steps: int
+    inner_steps: int
+    state: RunState
+    initial: dict[str, np.ndarray]
+    rows: tuple[history.Row, ...]
+    status: Status
+    attributes: dict[str, Any]
+
+    def __repr__(self) -> str:
+        last = self.rows[-1].stats if self.rows else {}
+        risk = f", risk {last['risk']:.4g}" if "risk" in last else ""
+        return f"Fit({len(self.thetas)} particles, {self.outer_steps} outer steps{risk}, {self.status.value})"
+
+    @property
+    def structure(self) -> Structure:
+        return self.model.structure(self.examples.x[0])
+
+    @property
+    def thetas(self) -> Array:
+        """The particles as flat vectors in unconstrained space, shape (M, p)."""
+        return self.state.ensemble.theta
+
+    @functools.cached_property
+    def particles(self) -> dict[str, Array]:
+        """Site name to values on its support, leading axis over the M particles."""
+        return constrain(self.model, self.thetas, self.examples.x[0])
+
+    def predict(self, x: Any) -> Array:
+        """(1/M) sum_r h(theta_r, x) for every row of x."""
+        return predict(self.model, self.thetas, _rows(x, self.examples.x))
+
+    @functools.cached_property
+    def dual(self) -> Array:
+        """g, per anchor and output: the rule's average of l'; the present l'(z_i) where no batch held i."""
+        g, mass = self.rule.dual(self.state.rule, jnp.asarray(self.outer_steps, float))
+        if bool(jnp.all(mass > 0)):
+            return g
+        loss = self.model.loss
+        now = loss.over_rows(loss.derivative, self.predict(self.examples.x), self.examples.y)
+        return jnp.where(_like(mass, g) > 0, g, now)
+
+    @functools.cached_property
+    def potential(self) -> GibbsPotential:
+        """The potential of q_g, at gamma = 1."""
+        if self.outer_steps == 0:
+            return prior_potential(self.model, self.examples.x)
+        if not self.is_stream:
+            return GibbsPotential(self.model, self.examples.x, self.dual / len(self.examples), jnp.ones(()))
+        mass = self.rule.dual(self.state.rule, jnp.asarray(self.outer_steps, float)).mass
+        seen = np.flatnonzero(np.asarray(mass) > 0)
+        weight = (mass / jnp.sum(mass))[seen]
+        dual = self.dual[seen]
+        return GibbsPotential(self.model, self.examples.x[seen], _like(weight, dual) * dual, jnp.ones(()))
+
+    def sample(self, key: Array, num: int) -> dict[str, Array]:
+        """Fresh particles of q_g: any number, by the run's kernel from q1, with as many steps as the whole run took."""
+        key = as_key(key)
+        thetas = _sample(key, self.potential, self.kernel, num, max(self.inner_steps, 1))
+        return constrain(self.model, thetas, self.examples.x[0])
+
+    def select(self, key: Array) -> Selected:
+        """The paper's random output: the state after outer step t with probability proportional to t + 1.
+
+        Algorithm 1 draws its index from 2..T+1 in proportion to the index; its state of index t + 1 is the one after
+        outer step t. Only recorded steps can be drawn.
+        """
+        if not self.rows:
+            raise InputError("at least one recorded outer step", "none", "Run longer, or record more often.")
+        sites = [site.name for site in self.structure.sites]
+        kept = self.rows[0].particles
+        if list(kept) != sites or len(next(iter(kept.values()))) != len(self.thetas):
+            raise InputError(
+                "a history with every site and every particle",
+                f"sites {listed(kept)} of {len(next(iter(kept.values()), []))} particles",
+                "Run with Record(every=k), without sites= and particles=.",
+            )
+        steps = jnp.asarray([row.outer_step for row in self.rows])
+        row = self.rows[int(jax.random.choice(as_key(key), len(self.rows), p=(steps + 1) / jnp.sum(steps + 1)))]
+        values = {name: jnp.asarray(value) for name, value in row.particles.items()}
+        return Selected(
+            row.outer_step, row.particles, lambda x: _predict_from(self.model, values, _rows(x, self.examples.x))
+        )
+
+    @functools.cached_property
+    def idata(self) -> Any:
+        """The fit as ArviZ data (a DataTree where ArviZ is 1.x): chain = run, draw = particle."""
+        return arviz_data.container(self.groups, self.attributes)
+
+    @functools.cached_property
+    def groups(self) -> arviz_data.Groups:
+        """The groups of ``idata`` as plain data sets."""
+        model, structure, rows = self.model, self.structure, self.rows
+        energy = _energies(current_potential(model, self.examples, self.rule, self.state), self.thetas)
+        particle_dims = ("chain", "draw")
+        groups = {
+            "posterior": history.particles_dataset(self.particles, model, structure),
+            "sample_stats": xr.Dataset(
+                {
+                    "lp": (particle_dims, -np.asarray(energy)[None]),
+                    "acceptance_rate": (particle_dims, np.asarray(self.state.stats.acceptance)[None]),
+                    "diverging": (particle_dims, np.asarray(self.state.stats.diverging)[None]),
+                },
+                coords={"chain": [0], "draw": np.arange(len(self.thetas))},
+            ),
+            "particle_history": history.particle_history(rows, model, structure),
+            "outer_stats": history.outer_stats(rows),
+            "prior": history.particles_dataset(self.initial, model, structure),
+            "constant_data": self._constant_data(),
+        }
+        if self.examples.y is not None:
+            y = np.asarray(self.examples.y)[: self._seen]
+            groups["observed_data"] = xr.Dataset(
+                {"y": (("anchor", "output")[: y.ndim], y)}, {"anchor": np.arange(len(y))}
+            )
+        return {name: group.assign_attrs(self.attributes) for name, group in groups.items()}
+
+    @property
+    def _seen(self) -> int:
+        """How many of the examples are real: all, or as many as a stream has drawn."""
+        return self.outer_steps * (self.batch_size or 0) if self.is_stream else len(self.examples)
+
+    def _constant_data(self) -> xr.Dataset:
+        x = np.asarray(self.examples.x)[: self._seen]
+        dual = np.asarray(self.dual)[None, : self._seen]
+        dims = ("chain", "anchor", "output")[: dual.ndim]
+        coefficients = np.zeros_like(dual)
+        if self.outer_steps:
+            coefficients[0] = self.potential.coefficients
+        variables = {
+            "x": (("anchor", *(f"x_dim_{axis}" for axis in range(x.ndim - 1))), x),
+            "coefficients": (dims, coefficients),
+            "duals": (dims, dual),
+        }
+        return xr.Dataset(variables, {"chain": [0], "anchor": np.arange(len(x))})
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything as netCDF, for ArviZ to read and for ``mfpda.load`` to go on from."""
+        probe = {"thetas": self.thetas[:4], "checks": _fingerprint(self.model, self.thetas[:4], self.examples.x[:4])}
+        extra = {"state": self.state, "probe": probe, "buffer": tuple(self.examples) if self.is_stream else ()}
+        attributes = {
+            "is_stream": int(self.is_stream),
+            "batch_size": self.batch_size or 0,
+            "outer_steps": self.outer_steps,
+            "inner_steps": self.inner_steps,
+            "status": self.status.value,
+            "plugs": json.dumps(
+                {
+                    "kernel": _described(KERNELS, self.kernel),
+                    "rule": _described(RULES, self.rule),
+                    "start": _described(STARTS, self.start),
+                }
+            ),
+            "sites": json.dumps([[site.name, list(site.shape)] for site in self.structure.sites]),
+            "loss": type(self.model.loss).__name__,
+            "temperature": float(self.model.temperature),
+        }
+        groups = self.groups | {storage.RUN_STATE: storage.pack(extra).assign_attrs(attributes)}
+        storage.write(path, arviz_data.as_tree(groups, self.attributes))
+
+
+def load(
+    path: str | os.PathLike[str],
+    model: Model,
+    *,
+    kernel: Kernel | None = None,
+    rule: Rule | None = None,
+    start: Start | None = None,
+) -> Fit:
+    """A saved fit, which predicts, samples and goes on (``fit(..., resume=loaded)``) as the original did.
+
+    The model is code and is not in the file: give the one it was made with. Kernel, rule and start are found by their
+    registered names; give those that are not registered.
+    """
+    tree = storage.read(path)
+    if storage.RUN_STATE not in tree.children:
+        raise InputError("a file of one saved fit", "several runs stacked as chains", "Read it with arviz.from_netcdf.")
+    groups = arviz_data.groups_of(tree)
+    packed = groups.pop(storage.RUN_STATE)
+    stored = packed.attrs
+    plugs = json.loads(stored["plugs"])
+    kernel = _rebuilt(KERNELS, plugs["kernel"], kernel)
+    rule = _rebuilt(RULES, plugs["rule"], rule)
+    start = _rebuilt(STARTS, plugs["start"], start)
+    x = groups["constant_data"]["x"].values
+    y = groups["observed_data"]["y"].values if "observed_data" in groups else None
+    _check_same_model(model, stored, x)
+    is_stream, outer_steps, batch_size = (
+        bool(stored["is_stream"]),
+        int(stored["outer_steps"]),
+        int(stored["batch_size"]) or None,
+    )
+    examples = Examples(jnp.asarray(x), None if y is None else jnp.asarray(y))
+    particles = groups["posterior"].sizes["draw"]
+    template = _template(model, examples, packed, is_stream, batch_size, kernel, rule, particles)
+    extra = storage.unpack(packed, template)
+    _check_same_outputs(model, extra["probe"], x)
+    if is_stream:
+        examples = Examples(*extra["buffer"])
+    return Fit(
+        model, rule, kernel, start, examples, is_stream, batch_size, outer_steps, int(stored["inner_steps"]),
+        extra["state"], {str(name): groups["prior"][name].values[0] for name in groups["prior"]},
+        tuple(history.rows_from(groups["particle_history"], groups["outer_stats"])), Status(stored["status"]),
+        {str(k): v for k, v in tree.attrs.items()},
+    )  # fmt: skip
+
+
+def to_inference_data(*fits: Fit) -> Any:
+    """Runs of one model as chains of one ArviZ data set: R-hat then compares runs, ESS counts particles."""
+    if not fits:
+        raise InputError("at least one fit", "none", "Pass the fits one after another.")
+    return arviz_data.container(arviz_data.stacked([fit.groups for fit in fits]), fits[0].attributes)
+
+
+def versions() -> dict[str, str]:
+    return {f"{name}_version": importlib.metadata.version(name) for name in ("mfpda", "jax", "numpyro", "arviz")}
+
+
+@jax.jit
+def predict(model: Model, thetas: Array, x: Array) -> Array:
+    return predictions(model, thetas, x)
+
+
+@jax.jit
+def constrain(model: Model, thetas: Array, x: Array) -> dict[str, Array]:
+    return jax.vmap(model.constrain, in_axes=(0, None))(thetas, x)
+
+
+@jax.jit
+def _predict_from(model: Model, values: dict[str, Array], x: Array) -> Array:
+    at_rows = jax.vmap(model.output_of, in_axes=(None, 0))
+    return jnp.mean(jax.vmap(at_rows, in_axes=(0, None))(values, x), axis=0)
+
+
+@jax.jit
+def _energies(potential: GibbsPotential, thetas: Array) -> Array:
+    return jax.vmap(potential)(thetas)
+
+
+@functools.partial(jax.jit, static_argnums=3)
+def _sample(key: Array, potential: GibbsPotential, kernel: Any, num: int, steps: int) -> Array:
+    draw_key, tune_key, begin_key, run_key = jax.random.split(key, 4)
+    thetas = sampling.draw_initial(draw_key, num, potential)
+    kernel = tuning.tuned(tune_key, kernel, potential, thetas)
+    ensemble = sampling.begin(begin_key, thetas, potential, kernel)
+    return sampling.run(run_key, ensemble, potential, kernel, steps)[0].theta
+
+
+def _rows(x: Any, like: Array) -> Array:
+    x = jnp.asarray(x, like.dtype)
+    if x.shape[1:] != like.shape[1:] or x.ndim == 0:
+        expected = ("rows", *like.shape[1:])
+        raise InputError(
+            f"inputs of shape {expected}, as in training", f"{x.shape}", "Add the missing axis: x[None] for one input."
+        )
+    return x
+
+
+def _like(a: Array, b: Array) -> Array:
+    """a with trailing axes of size 1, to broadcast against b."""
+    return a.reshape(a.shape + (1,) * (b.ndim - a.ndim))
+
+
+def _fingerprint(model: Model, thetas: Array, x: Array) -> dict[str, Array]:
+    """What tells two models apart: the outputs and prior densities of a few particles."""
+    at_rows = jax.vmap(model.output, in_axes=(None, 0))
+    return {
+        "outputs": jax.vmap(at_rows, in_axes=(0, None))(thetas, x),
+        "log_prior": jax.vmap(model.log_prior, in_axes=(0, None))(thetas, x[0]),
+    }
+
+
+def _described(registry: Registry, plug: Any) -> dict[str, Any]:
+    """A plug as JSON: its name and the numbers it had at the last step."""
+    settings = {}
+    for field in dataclasses.fields(plug):
+        value = getattr(plug, field.name)
+        settings[field.name] = "auto" if isinstance(value, Auto) else float(value) if hasattr(value, "dtype") else value
+    return {"name": registry.name_of(plug), "settings": settings}
+
+
+def _rebuilt(registry: Registry, description: dict[str, Any], given: Any) -> Any:
+    if given is not None:
+        return given
+    if description["name"] not in registry:
+        raise InputError(
+            f"a registered {registry.kind} ({listed(registry)})",
+            f"a run made with {description['name']}",
+            f"Pass the one it was made with: load(path, model, {registry.kind}=...).",
+        )
+    plug = registry[description["name"]](**description["settings"])
+    return tuning.plan(plug, 1)[0] if registry is KERNELS else plug
+
+
+def _template(model, examples, packed, is_stream, batch_size, kernel, rule, particles) -> Any:
+    """The shapes of what was packed, worked out from the model and the plugs."""
+    buffer: tuple[Any, ...] = ()
+    if is_stream:
+        leaves = [leaf for leaf in packed.data_vars.values() if leaf.attrs["place"].startswith("['buffer']")]
+        buffer = tuple(jax.ShapeDtypeStruct(leaf.shape, jnp.result_type(leaf.dtype)) for leaf in leaves)
+        examples = Examples(*(buffer + (None,) * (2 - len(buffer))))
+        buffer = tuple(examples)
+    batch = None if batch_size is None else jax.ShapeDtypeStruct((batch_size,), jnp.int32)
+
+    def shapes(key, examples, batch):
+        state = initial_state(key, model, examples, batch, kernel, rule, particles)
+        thetas = state.ensemble.theta[:4]
+        return {"state": state, "probe": {"thetas": thetas, "checks": _fingerprint(model, thetas, examples.x[:4])}}
+
+    return jax.eval_shape(shapes, jax.random.key(0), examples, batch) | {"buffer": buffer}
+
+
+def _check_same_model(model: Model, stored: dict[str, Any], x: np.ndarray) -> None:
+    structure = model.structure(jax.ShapeDtypeStruct(x.shape[1:], x.dtype))
+    differences = {
+        "sites": (json.loads(stored["sites"]), [[site.name, list(site.shape)] for site in structure.sites]),
+        "loss": (stored["loss"], type(model.loss).__name__),
+        "temperature": (float(stored["temperature"]), float(model.temperature)),
+    }
+    for what, (theirs, ours) in differences.items():
+        if theirs != ours:
+            raise InputError(
+                f"the model that the file was made with, with {what} {theirs}", f"{what} {ours}", "Pass that model."
+            )
+
+
+def _check_same_outputs(model: Model, probe: dict[str, Any], x: np.ndarray) -> None:
+    now = _fingerprint(model, probe["thetas"], jnp.asarray(x[:4]))
+    for name, what in (("outputs", "h(theta, x)"), ("log_prior", "log p0(theta)")):
+        theirs, ours = np.asarray(probe["checks"][name]), np.asarray(now[name])
+        if not np.allclose(theirs, ours, rtol=1e-3, atol=1e-4):
+            raise InputError(
+                f"the model that the file was made with, whose {what} is {theirs.flat[0]:.6g} at a stored particle",
+                f"{ours.flat[0]:.6g}",
+                "Pass the model as it was declared for that run.",
+            )

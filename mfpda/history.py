@@ -1,0 +1,104 @@
+"""What a run records on the host, and its shape as xarray data sets."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from mfpda.errors import InputError, listed
+from mfpda.model import Model, Structure
+from mfpda.schedules import positive_count
+
+OUTER_STATS = ("risk", "second_moment", "step_size", "inner_steps", "acceptance_rate", "diverging", "seconds")
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is kept of a run: every how many outer steps, of which sites, and of how many particles.
+
+    The final particles are always kept whole; ``sites`` and ``particles`` thin only their history.
+
+    >>> Record(every=10, sites=("w",), particles=100)
+    Record(every=10, sites=('w',), particles=100)
+    """
+
+    every: int = 1
+    sites: Sequence[str] | None = None
+    particles: int | None = None
+
+    def __post_init__(self):
+        positive_count(self.every, "Record.every")
+        if self.particles is not None:
+            positive_count(self.particles, "Record.particles")
+
+    def wants(self, t: int) -> bool:
+        return t % self.every == 0
+
+    def kept_sites(self, structure: Structure) -> tuple[str, ...]:
+        names = tuple(site.name for site in structure.sites)
+        wanted = names if self.sites is None else tuple(self.sites)
+        unknown = [name for name in wanted if name not in names]
+        if unknown:
+            raise InputError(f"sites of the neuron ({listed(names)}) in Record", listed(unknown), "Correct the names.")
+        return wanted
+
+    def thin(self, sites: Sequence[str], values: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        return {name: np.asarray(values[name][: self.particles]) for name in sites}
+
+
+class Row(NamedTuple):
+    """The state after one outer step, as recorded."""
+
+    outer_step: int
+    stats: dict[str, float]
+    particles: dict[str, np.ndarray]
+
+
+def particles_dataset(values: Mapping[str, Any], model: Model, structure: Structure) -> xr.Dataset:
+    """One ensemble as dims (chain, draw, site dims)."""
+    return _dataset(
+        {name: np.asarray(value)[None] for name, value in values.items()}, ("chain", "draw"), model, structure
+    )
+
+
+def particle_history(rows: Sequence[Row], model: Model, structure: Structure) -> xr.Dataset:
+    """Recorded ensembles as dims (chain, outer_step, draw, site dims)."""
+    names = rows[0].particles if rows else ()
+    stacked = {name: np.stack([row.particles[name] for row in rows])[None] for name in names}
+    dataset = _dataset(stacked, ("chain", "outer_step", "draw"), model, structure)
+    return dataset.assign_coords(outer_step=("outer_step", [row.outer_step for row in rows]))
+
+
+def outer_stats(rows: Sequence[Row]) -> xr.Dataset:
+    """Recorded numbers as dims (chain, outer_step). A number that some steps lack is NaN there."""
+    names = dict.fromkeys(name for row in rows for name in row.stats)
+    stats = {
+        name: (("chain", "outer_step"), np.array([[row.stats.get(name, np.nan) for row in rows]])) for name in names
+    }
+    return xr.Dataset(stats, coords={"chain": [0], "outer_step": [row.outer_step for row in rows]})
+
+
+def rows_from(history: xr.Dataset, stats: xr.Dataset) -> list[Row]:
+    """The rows that these two data sets of one run were made from."""
+    history, stats = history.isel(chain=0), stats.isel(chain=0)
+    return [
+        Row(
+            int(t),
+            {str(name): float(stats[name][k]) for name in stats},
+            {str(name): history[name].values[k] for name in history},
+        )
+        for k, t in enumerate(stats["outer_step"].values)
+    ]
+
+
+def _dataset(values: dict[str, np.ndarray], leading: tuple[str, ...], model: Model, structure: Structure) -> xr.Dataset:
+    dims = {site.name: site.dims for site in structure.sites}
+    variables = {name: (leading + dims[name], value) for name, value in values.items()}
+    used = {dim for name in values for dim in dims[name]}
+    coords: dict[str, Any] = {dim: list(labels) for dim, labels in model.coords.items() if dim in used}
+    coords["chain"] = [0]
+    if values:
+        coords["draw"] = np.arange(next(iter(values.values())).shape[leading.index("draw")])
+    return xr.Dataset(variables, coords=coords)

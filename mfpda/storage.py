@@ -1,0 +1,75 @@
+"""Files of runs: netCDF that ArviZ reads, put in place whole, with what a run needs to go on in a group of its own."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+
+from mfpda.errors import InputError
+
+RUN_STATE = "run_state"
+FORMAT = 1
+
+
+def write(path: str | os.PathLike[str], tree: xr.DataTree) -> None:
+    """The tree as netCDF, in one piece: a reader sees the old file or the new one."""
+    path = Path(path)
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    try:
+        tree.to_netcdf(unfinished, engine="h5netcdf")
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def read(path: str | os.PathLike[str]) -> xr.DataTree:
+    """The tree in a file that ``write`` made, whole and in memory."""
+    advice = "Give a file that Fit.save or `mfpda run --out` wrote."
+    if not Path(path).is_file():
+        raise InputError("a file of a saved fit", f"no file at {str(path)!r}", advice)
+    try:
+        with xr.open_datatree(path, engine="h5netcdf") as tree:
+            tree = tree.load()
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        size = Path(path).stat().st_size
+        found = f"a file of {size} bytes that is no netCDF or is cut short ({type(error).__name__}: {error})"
+        raise InputError("a file of a saved fit", found, advice + " If it was copied, copy it again.") from error
+    if tree.attrs.get("creator") != "mfpda" or "posterior" not in tree.children:
+        raise InputError("a file of a saved fit", "a netCDF file that mfpda did not write", advice)
+    if int(tree.attrs["format"]) > FORMAT:
+        raise InputError(
+            f"a file of format {FORMAT} or older", f"format {tree.attrs['format']}", "Install a newer mfpda."
+        )
+    return tree
+
+
+def pack(state: Any) -> xr.Dataset:
+    """The leaves of a pytree as variables, named by their place in it."""
+    leaves = jax.tree_util.tree_leaves_with_path(state)
+    variables = {}
+    for k, (path, leaf) in enumerate(leaves):
+        array = np.asarray(leaf)
+        dims = [f"leaf_{k}_dim_{axis}" for axis in range(array.ndim)]
+        variables[f"leaf_{k}"] = (dims, array, {"place": jax.tree_util.keystr(path)})
+    return xr.Dataset(variables)
+
+
+def unpack(dataset: xr.Dataset, template: Any) -> Any:
+    """A pytree of the template's structure with the leaves that ``pack`` stored."""
+    places, structure = jax.tree_util.tree_flatten_with_path(template)
+    stored = [dataset[f"leaf_{k}"] for k in range(len(dataset.data_vars))]
+    expected = [jax.tree_util.keystr(path) for path, _ in places]
+    found = [leaf.attrs["place"] for leaf in stored]
+    if expected != found or any(leaf.shape != kind.shape for leaf, (_, kind) in zip(stored, places, strict=True)):
+        raise InputError(
+            f"a run state of {len(expected)} arrays of the shapes that this kernel and rule have",
+            f"{len(found)} arrays: {json.dumps({p: list(leaf.shape) for p, leaf in zip(found, stored, strict=True)})}",
+            "Load with the kernel and the rule of the run.",
+        )
+    leaves = [jnp.asarray(leaf.values, kind.dtype) for leaf, (_, kind) in zip(stored, places, strict=True)]
+    return jax.tree_util.tree_unflatten(structure, leaves)
