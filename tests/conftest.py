@@ -1,0 +1,52 @@
+"""Shared parts of the tests: the reference problems and a small model."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax.numpy as jnp
+import matplotlib
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import mfpda
+
+matplotlib.use("Agg")
+
+NEURONS = {
+    "tanh_squared": lambda theta, x: jnp.tanh(theta["w"] * x[0] + theta["b"]),
+    "tanh_logistic": lambda theta, x: 5 * jnp.tanh(theta["w"] * x[0] + theta["b"]),
+    "sine_squared": lambda theta, x: 2 * jnp.sin(theta["w"] * x[0]) * jnp.tanh(theta["b"]),
+}
+LOSSES = {"squared": mfpda.losses.Squared(), "logistic": mfpda.losses.Logistic()}
+WIDE_BOUNDS = {"tanh_squared": (-4, 4), "tanh_logistic": (-14, 14), "sine_squared": (-18, 18)}
+
+
+def reference(name):
+    """A reference problem: its model, its data, its exact optimum, and bounds that hold every Gibbs density it meets."""
+    stored = json.loads((Path(__file__).parent / "references" / f"{name}.json").read_text())
+    prior = dist.Normal(0, stored["prior_scale"])
+    model = mfpda.Model.from_function(
+        NEURONS[name], {"w": prior, "b": prior}, LOSSES[stored["loss"]], stored["temperature"]
+    )
+    optimum = SimpleNamespace(**stored["optimum"])
+    optimum.predictions = np.asarray(optimum.predictions).ravel()
+    return SimpleNamespace(
+        model=model,
+        data=(np.asarray(stored["x"]), np.asarray(stored["y"])),
+        optimum=optimum,
+        temperature=stored["temperature"],
+        bounds=WIDE_BOUNDS[name],
+    )
+
+
+@pytest.fixture
+def small():
+    """Forty points of a sine and a tanh neuron: a problem that runs in no time."""
+    x = np.linspace(-2, 2, 40)[:, None]
+    sites = {"w": dist.Normal(0, 1).expand([1]).to_event(1), "b": dist.Normal(0, 1)}
+    h = lambda theta, x: 2 * jnp.tanh(x @ theta["w"] + theta["b"])  # noqa: E731
+    model = mfpda.Model.from_function(h, sites, mfpda.losses.Squared(), 0.02)
+    quick = {"particles": 30, "outer_steps": 8, "inner_steps": 5, "progress": False}
+    return SimpleNamespace(model=model, data=(x, np.sin(x[:, 0])), quick=quick, x=x)

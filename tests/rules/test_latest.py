@@ -1,0 +1,56 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import mfpda
+
+
+def test_one_inner_step_is_noisy_gradient_descent(small):
+    """Against noisy gradient descent of the paper's Section 3.1 written out by hand, with the run's own random numbers.
+
+    theta_r <- theta_r - eta [ (1/(nT)) sum_i l'(z_i) dh(theta_r, x_i) + theta_r ] + sqrt(2 eta) xi, priors N(0, 1).
+    """
+    key, eta, particles, steps, temperature = jax.random.key(0), 0.01, 30, 6, 0.02
+    arguments = {"rule": "latest", "kernel": mfpda.ULA(step_size=eta), "particles": particles}
+    fit = mfpda.fit(
+        key, small.model, small.data, **arguments, outer_steps=steps, inner_steps=1, progress=False
+    )
+    x, y = (np.asarray(a, np.float32) for a in small.data)
+    w, b = fit.initial["w"][:, 0], fit.initial["b"]
+    for t in range(1, steps + 1):
+        inner_key = jax.random.split(jax.random.fold_in(key, t), 4)[3]
+        keys = [jax.random.fold_in(jax.random.fold_in(inner_key, r), 0) for r in range(particles)]
+        noise = np.sqrt(2 * eta) * np.stack([jax.random.normal(k, (2,)) for k in keys])
+        h = 2 * np.tanh(np.outer(w, x[:, 0]) + b[:, None])
+        slope = (h.mean(0) - y) * 2 * (1 - (h / 2) ** 2) / (40 * temperature)
+        w, b = (
+            w - eta * (slope @ x[:, 0] + w) + noise[:, 0],
+            b - eta * (slope.sum(1) + b) + noise[:, 1],
+        )
+    np.testing.assert_allclose(fit.particles["w"][:, 0], w, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(fit.particles["b"], b, rtol=1e-4, atol=1e-5)
+
+
+def test_on_mini_batches_an_inner_step_costs_the_batch(small):
+    fit = mfpda.fit(jax.random.key(0), small.model, small.data, rule="latest", batch_size=10, **small.quick)
+    potential = mfpda.fitted.current_potential(fit.model, fit.examples, fit.rule, fit.state)
+    assert len(potential.anchors) == 10
+    assert len(fit.potential.anchors) == 40
+
+
+def test_its_dual_follows_the_recent_linearisations():
+    """l' = 1 for 90 steps and 0 for the next 10: weights s^3 leave (90 91)^2 / (100 101)^2 = 0.657 of it."""
+    rule, state = mfpda.Latest(), mfpda.Latest().init(1, ())
+    for t in range(1, 101):
+        state = state.add(None, jnp.asarray(float(t)) ** 3, jnp.asarray([1.0 if t <= 90 else 0.0]))
+    np.testing.assert_allclose(rule.dual(state, jnp.asarray(100.0)).g, (90 * 91 / (100 * 101)) ** 2, rtol=1e-4)
+
+
+def test_sgd_baseline_lowers_the_risk(small):
+    """No noise and mini-batches: the particles collapse towards the penalised minimum."""
+    fit = mfpda.fit(
+        jax.random.key(0), small.model, small.data, rule="latest", kernel="gradient_descent", batch_size=20,
+        particles=100, outer_steps=200, inner_steps=1, progress=False,
+    )  # fmt: skip
+    risks = [row.stats["risk"] for row in fit.rows]
+    assert risks[-1] < 0.2 * risks[0]
