@@ -17,11 +17,11 @@ from mfpda.errors import NotConvexWarning as NotConvexWarning
 from mfpda.errors import RunError as RunError
 from mfpda.errors import Status as Status
 from mfpda.fitted import Fit as Fit
-from mfpda.fitted import load as load
 from mfpda.fitted import to_inference_data as to_inference_data
 from mfpda.history import Record as Record
 from mfpda.kernels import ULA as ULA
 from mfpda.kernels import GradientDescent as GradientDescent
+from mfpda.loading import load as load
 from mfpda.model import Model as Model
 from mfpda.optimise import fit as fit
 from mfpda.potential import GibbsPotential as GibbsPotential

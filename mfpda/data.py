@@ -42,15 +42,12 @@ class Examples(NamedTuple):
     x: Array
     y: Any
 
-    def __len__(self) -> int:
-        return len(self.x)
-
 
 class DataSet:
     """A fixed set of n examples: the anchors of every outer step."""
 
     def __init__(self, key: Array, examples: Examples, batch_size: int | None):
-        n = len(examples)
+        n = len(examples.x)
         if batch_size is not None and positive_count(batch_size, "batch_size") > n:
             raise InputError(
                 f"a batch_size of at most n = {n}", str(batch_size), "Use batch_size=None for the full batch."
@@ -62,7 +59,7 @@ class DataSet:
         """The anchors and the batch of step t: the full set, or the next slice of this epoch's permutation."""
         if self.batch_size is None:
             return self.examples, None
-        n, b = len(self.examples), self.batch_size
+        n, b = len(self.examples.x), self.batch_size
         epoch, place = divmod(t - 1, n // b)
         if epoch != self._epoch:
             self._epoch, self._order = epoch, np.asarray(jax.random.permutation(jax.random.fold_in(self.key, epoch), n))
@@ -71,9 +68,6 @@ class DataSet:
     def judged_on(self, t: int) -> Examples:
         """All the data: risk is the empirical risk."""
         return self.examples
-
-    def count(self, t: int) -> int:
-        return len(self.examples)
 
 
 class StreamFeed:
@@ -113,9 +107,6 @@ class StreamFeed:
         """The next batch, which the state after step t has not seen: its risk is unbiased for the expected risk."""
         return self._batch(t + 1)
 
-    def count(self, t: int) -> int:
-        return t * self.batch_size
-
     def capacity(self, t: int) -> int:
         steps = 4
         while steps < t:
@@ -137,9 +128,9 @@ class StreamFeed:
                 "Correct the Stream's draw.",
             ) from error
         examples = check_examples(self.model, x, y, warn=t == 1)
-        if len(examples) != self.batch_size:
+        if len(examples.x) != self.batch_size:
             raise InputError(
-                f"{self.batch_size} examples from the Stream's draw", str(len(examples)), "Draw batch_size of them."
+                f"{self.batch_size} examples from the Stream's draw", str(len(examples.x)), "Draw batch_size of them."
             )
         return examples
 
@@ -198,7 +189,7 @@ def _as_array(a: np.ndarray) -> Array:
 
 
 def _enlarged(examples: Examples, capacity: int) -> Examples:
-    missing = capacity - len(examples)
+    missing = capacity - len(examples.x)
     if missing <= 0:
         return examples
     pad = lambda a: jnp.concatenate([a, jnp.broadcast_to(a[:1], (missing, *a.shape[1:]))])  # noqa: E731

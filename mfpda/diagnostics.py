@@ -26,9 +26,21 @@ def summary(inference_data: Any) -> str:
         f"{runs} run{'s' if runs > 1 else ''} of {particles} particles: {status.value}. {status.advice}",
     ]
     if stats.sizes["outer_step"]:
+        lines += _unsettled(stats, settings["rule"])
         lines += ["", *_outer_table(stats)]
     lines += ["", *_site_table(posterior, runs)]
     return "\n".join(lines)
+
+
+def _unsettled(stats: Any, rule: str) -> list[str]:
+    """A warning when dual averaging stopped while it may still overshoot."""
+    stiffness, last = float(stats["stiffness"][:, -1].max()), int(stats["outer_step"][-1])
+    if not rule.startswith("DualAveraging") or last >= stiffness:
+        return []
+    return [
+        f"Stopped at outer step {last}, before its stiffness of {stiffness:.0f}: particles may predict well while the "
+        "fitted density is far off. Take more outer steps or a higher temperature."
+    ]
 
 
 def _outer_table(stats: Any) -> list[str]:

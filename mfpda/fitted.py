@@ -48,7 +48,7 @@ def initial_state(
     thetas = sampling.draw_initial(draw_key, particles, potential)
     return RunState(
         sampling.begin(begin_key, thetas, potential, kernel),
-        rule.init(len(examples), potential.coefficients.shape[1:]),
+        rule.init(len(examples.x), potential.coefficients.shape[1:]),
         Coefficients(potential.coefficients, potential.gamma),
         batch,
         sampling.SampleStats(jnp.ones(particles), jnp.zeros(particles, bool)),
@@ -139,7 +139,7 @@ class Fit:
         if self.outer_steps == 0:
             return prior_potential(self.model, self.examples.x)
         if not self.is_stream:
-            return GibbsPotential(self.model, self.examples.x, self.dual / len(self.examples), jnp.ones(()))
+            return GibbsPotential(self.model, self.examples.x, self.dual / len(self.examples.x), jnp.ones(()))
         mass = self.rule.dual(self.state.rule, jnp.asarray(self.outer_steps, float)).mass
         seen = np.flatnonzero(np.asarray(mass) > 0)
         weight = (mass / jnp.sum(mass))[seen]
@@ -211,7 +211,7 @@ class Fit:
     @property
     def _seen(self) -> int:
         """How many of the examples are real: all, or as many as a stream has drawn."""
-        return self.outer_steps * (self.batch_size or 0) if self.is_stream else len(self.examples)
+        return self.outer_steps * (self.batch_size or 0) if self.is_stream else len(self.examples.x)
 
     def _constant_data(self) -> xr.Dataset:
         x = np.asarray(self.examples.x)[: self._seen]
@@ -229,7 +229,7 @@ class Fit:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything as netCDF, for ArviZ to read and for ``mfpda.load`` to go on from."""
-        probe = {"thetas": self.thetas[:4], "checks": _fingerprint(self.model, self.thetas[:4], self.examples.x[:4])}
+        probe = {"thetas": self.thetas[:4], "checks": fingerprint(self.model, self.thetas[:4], self.examples.x[:4])}
         extra = {"state": self.state, "probe": probe, "buffer": tuple(self.examples) if self.is_stream else ()}
         attributes = {
             "is_stream": int(self.is_stream),
@@ -252,52 +252,6 @@ class Fit:
         storage.write(path, arviz_data.as_tree(groups, self.attributes))
 
 
-def load(
-    path: str | os.PathLike[str],
-    model: Model,
-    *,
-    kernel: Kernel | None = None,
-    rule: Rule | None = None,
-    start: Start | None = None,
-) -> Fit:
-    """A saved fit, which predicts, samples and goes on (``fit(..., resume=loaded)``) as the original did.
-
-    The model is code and is not in the file: give the one it was made with. Kernel, rule and start are found by their
-    registered names; give those that are not registered.
-    """
-    tree = storage.read(path)
-    if storage.RUN_STATE not in tree.children:
-        raise InputError("a file of one saved fit", "several runs stacked as chains", "Read it with arviz.from_netcdf.")
-    groups = arviz_data.groups_of(tree)
-    packed = groups.pop(storage.RUN_STATE)
-    stored = packed.attrs
-    plugs = json.loads(stored["plugs"])
-    kernel = _rebuilt(KERNELS, plugs["kernel"], kernel)
-    rule = _rebuilt(RULES, plugs["rule"], rule)
-    start = _rebuilt(STARTS, plugs["start"], start)
-    x = groups["constant_data"]["x"].values
-    y = groups["observed_data"]["y"].values if "observed_data" in groups else None
-    _check_same_model(model, stored, x)
-    is_stream, outer_steps, batch_size = (
-        bool(stored["is_stream"]),
-        int(stored["outer_steps"]),
-        int(stored["batch_size"]) or None,
-    )
-    examples = Examples(jnp.asarray(x), None if y is None else jnp.asarray(y))
-    particles = groups["posterior"].sizes["draw"]
-    template = _template(model, examples, packed, is_stream, batch_size, kernel, rule, particles)
-    extra = storage.unpack(packed, template)
-    _check_same_outputs(model, extra["probe"], x)
-    if is_stream:
-        examples = Examples(*extra["buffer"])
-    return Fit(
-        model, rule, kernel, start, examples, is_stream, batch_size, outer_steps, int(stored["inner_steps"]),
-        extra["state"], {str(name): groups["prior"][name].values[0] for name in groups["prior"]},
-        tuple(history.rows_from(groups["particle_history"], groups["outer_stats"])), Status(stored["status"]),
-        {str(k): v for k, v in tree.attrs.items()},
-    )  # fmt: skip
-
-
 def to_inference_data(*fits: Fit) -> Any:
     """Runs of one model as chains of one ArviZ data set: R-hat then compares runs, ESS counts particles."""
     if not fits:
@@ -314,8 +268,14 @@ def predict(model: Model, thetas: Array, x: Array) -> Array:
     return predictions(model, thetas, x)
 
 
-@jax.jit
 def constrain(model: Model, thetas: Array, x: Array) -> dict[str, Array]:
+    """The sites' values on their supports, for every particle, in the order of their declaration."""
+    values = _constrain(model, thetas, x)  # jit sorts the keys of a dict
+    return {site.name: values[site.name] for site in model.structure(x).sites}
+
+
+@jax.jit
+def _constrain(model: Model, thetas: Array, x: Array) -> dict[str, Array]:
     return jax.vmap(model.constrain, in_axes=(0, None))(thetas, x)
 
 
@@ -354,7 +314,7 @@ def _like(a: Array, b: Array) -> Array:
     return a.reshape(a.shape + (1,) * (b.ndim - a.ndim))
 
 
-def _fingerprint(model: Model, thetas: Array, x: Array) -> dict[str, Array]:
+def fingerprint(model: Model, thetas: Array, x: Array) -> dict[str, Array]:
     """What tells two models apart: the outputs and prior densities of a few particles."""
     at_rows = jax.vmap(model.output, in_axes=(None, 0))
     return {
@@ -370,60 +330,3 @@ def _described(registry: Registry, plug: Any) -> dict[str, Any]:
         value = getattr(plug, field.name)
         settings[field.name] = "auto" if isinstance(value, Auto) else float(value) if hasattr(value, "dtype") else value
     return {"name": registry.name_of(plug), "settings": settings}
-
-
-def _rebuilt(registry: Registry, description: dict[str, Any], given: Any) -> Any:
-    if given is not None:
-        return given
-    if description["name"] not in registry:
-        raise InputError(
-            f"a registered {registry.kind} ({listed(registry)})",
-            f"a run made with {description['name']}",
-            f"Pass the one it was made with: load(path, model, {registry.kind}=...).",
-        )
-    plug = registry[description["name"]](**description["settings"])
-    return tuning.plan(plug, 1)[0] if registry is KERNELS else plug
-
-
-def _template(model, examples, packed, is_stream, batch_size, kernel, rule, particles) -> Any:
-    """The shapes of what was packed, worked out from the model and the plugs."""
-    buffer: tuple[Any, ...] = ()
-    if is_stream:
-        leaves = [leaf for leaf in packed.data_vars.values() if leaf.attrs["place"].startswith("['buffer']")]
-        buffer = tuple(jax.ShapeDtypeStruct(leaf.shape, jnp.result_type(leaf.dtype)) for leaf in leaves)
-        examples = Examples(*(buffer + (None,) * (2 - len(buffer))))
-        buffer = tuple(examples)
-    batch = None if batch_size is None else jax.ShapeDtypeStruct((batch_size,), jnp.int32)
-
-    def shapes(key, examples, batch):
-        state = initial_state(key, model, examples, batch, kernel, rule, particles)
-        thetas = state.ensemble.theta[:4]
-        return {"state": state, "probe": {"thetas": thetas, "checks": _fingerprint(model, thetas, examples.x[:4])}}
-
-    return jax.eval_shape(shapes, jax.random.key(0), examples, batch) | {"buffer": buffer}
-
-
-def _check_same_model(model: Model, stored: dict[str, Any], x: np.ndarray) -> None:
-    structure = model.structure(jax.ShapeDtypeStruct(x.shape[1:], x.dtype))
-    differences = {
-        "sites": (json.loads(stored["sites"]), [[site.name, list(site.shape)] for site in structure.sites]),
-        "loss": (stored["loss"], type(model.loss).__name__),
-        "temperature": (float(stored["temperature"]), float(model.temperature)),
-    }
-    for what, (theirs, ours) in differences.items():
-        if theirs != ours:
-            raise InputError(
-                f"the model that the file was made with, with {what} {theirs}", f"{what} {ours}", "Pass that model."
-            )
-
-
-def _check_same_outputs(model: Model, probe: dict[str, Any], x: np.ndarray) -> None:
-    now = _fingerprint(model, probe["thetas"], jnp.asarray(x[:4]))
-    for name, what in (("outputs", "h(theta, x)"), ("log_prior", "log p0(theta)")):
-        theirs, ours = np.asarray(probe["checks"][name]), np.asarray(now[name])
-        if not np.allclose(theirs, ours, rtol=1e-3, atol=1e-4):
-            raise InputError(
-                f"the model that the file was made with, whose {what} is {theirs.flat[0]:.6g} at a stored particle",
-                f"{ours.flat[0]:.6g}",
-                "Pass the model as it was declared for that run.",
-            )

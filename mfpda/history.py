@@ -11,7 +11,16 @@ from mfpda.errors import InputError, listed
 from mfpda.model import Model, Structure
 from mfpda.schedules import positive_count
 
-OUTER_STATS = ("risk", "second_moment", "step_size", "inner_steps", "acceptance_rate", "diverging", "seconds")
+OUTER_STATS = (
+    "risk",
+    "second_moment",
+    "stiffness",
+    "step_size",
+    "inner_steps",
+    "acceptance_rate",
+    "diverging",
+    "seconds",
+)
 
 
 @dataclass(frozen=True)
@@ -65,15 +74,17 @@ def particles_dataset(values: Mapping[str, Any], model: Model, structure: Struct
 
 def particle_history(rows: Sequence[Row], model: Model, structure: Structure) -> xr.Dataset:
     """Recorded ensembles as dims (chain, outer_step, draw, site dims)."""
-    names = rows[0].particles if rows else ()
-    stacked = {name: np.stack([row.particles[name] for row in rows])[None] for name in names}
+    if rows:
+        stacked = {name: np.stack([row.particles[name] for row in rows])[None] for name in rows[0].particles}
+    else:  # an empty group would be dropped by InferenceData
+        stacked = {site.name: np.empty((1, 0, 0, *site.shape)) for site in structure.sites}
     dataset = _dataset(stacked, ("chain", "outer_step", "draw"), model, structure)
     return dataset.assign_coords(outer_step=("outer_step", [row.outer_step for row in rows]))
 
 
 def outer_stats(rows: Sequence[Row]) -> xr.Dataset:
     """Recorded numbers as dims (chain, outer_step). A number that some steps lack is NaN there."""
-    names = dict.fromkeys(name for row in rows for name in row.stats)
+    names = dict.fromkeys(name for row in rows for name in row.stats) or OUTER_STATS
     stats = {
         name: (("chain", "outer_step"), np.array([[row.stats.get(name, np.nan) for row in rows]])) for name in names
     }

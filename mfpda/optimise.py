@@ -20,7 +20,7 @@ from mfpda.history import Record, Row
 from mfpda.kernels import KERNELS, ULA, Kernel
 from mfpda.keys import as_key
 from mfpda.model import Model
-from mfpda.outputs import Outputs, predictions
+from mfpda.outputs import Outputs, outputs_at, stiffness
 from mfpda.rules import RULES, DualAveraging, Problem, Rule
 from mfpda.schedules import Schedule, positive_count
 from mfpda.starts import STARTS, Start, Warm
@@ -76,19 +76,21 @@ def outer_step(
 
 
 class Snapshot(NamedTuple):
-    """What is recorded of a state: risk and (1/M) sum_r |theta_r|^2 in unconstrained space, and the sites' values."""
+    """What is recorded of a state; the second moment is (1/M) sum_r |theta_r|^2 in unconstrained space."""
 
     risk: Array
     second_moment: Array
+    stiffness: Array
     particles: dict[str, Array]
 
 
 @jax.jit
 def snapshot(model: Model, thetas: Array, examples: Examples) -> Snapshot:
-    z = predictions(model, thetas, examples.x)
+    outputs = outputs_at(model, thetas, examples.x)
     return Snapshot(
-        jnp.mean(model.loss.over_rows(model.loss.value, z, examples.y)),
+        jnp.mean(model.loss.over_rows(model.loss.value, jnp.mean(outputs, axis=0), examples.y)),
         jnp.mean(jnp.sum(jnp.square(thetas), axis=1)),
+        stiffness(model, outputs, examples.y),
         constrain(model, thetas, examples.x[0]),
     )
 
@@ -161,7 +163,8 @@ def fit(
     try:
         for t in range(done + 1, outer_steps + 1):
             step_examples, batch = source.at(t)
-            before_step = state if len(step_examples) == len(examples) else _grown(state, rule, len(step_examples))
+            anchors = len(step_examples.x)
+            before_step = state if anchors == len(examples.x) else _grown(state, rule, anchors)
             new, stats = outer_step(
                 key, np.int32(t), before_step, step_examples, batch,
                 model, kernels[t - 1], rule, start, np.int32(inner[t - 1]),
@@ -229,6 +232,7 @@ def _row(t: int, stats: StepStats, taken: Snapshot, particles: dict[str, np.ndar
     numbers = {
         "risk": taken.risk,
         "second_moment": taken.second_moment,
+        "stiffness": taken.stiffness,
         "step_size": stats.step_size,
         "acceptance_rate": stats.acceptance_rate,
         "diverging": stats.diverging,

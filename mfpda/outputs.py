@@ -1,6 +1,6 @@
 """The outputs H of the particles at the anchors, H_ri = h(theta_r, x_i): all that an outer rule sees of them."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,37 @@ class Outputs(NamedTuple):
         return predictions(self.model, self.thetas, self.anchors if batch is None else self.anchors[batch])
 
 
+def outputs_at(model: Model, thetas: Array, x: Array) -> Array:
+    """H whole: h(theta_r, x_i) for every particle and every row of x."""
+    at_anchors = jax.vmap(model.output, in_axes=(None, 0))
+    return jax.vmap(at_anchors, in_axes=(0, None))(thetas, x)
+
+
 def predictions(model: Model, thetas: Array, x: Array) -> Array:
     """(1/M) sum_r h(theta_r, x_i) for every row of x: the paper's h_Theta."""
-    at_anchors = jax.vmap(model.output, in_axes=(None, 0))
-    return jnp.mean(jax.vmap(at_anchors, in_axes=(0, None))(thetas, x), axis=0)
+    return jnp.mean(outputs_at(model, thetas, x), axis=0)
+
+
+def stiffness(model: Model, outputs: Array, y: Any) -> Array:
+    """kappa, the largest eigenvalue of C diag(l''(z)) / (n T), C the covariance of H's columns, by power iteration.
+
+    How strongly a small error in the dual g moves q_g: exact dual averaging overshoots until t has passed about 1.5
+    kappa, and Monte Carlo error in z is amplified by kappa.
+    """
+    z = jnp.mean(outputs, axis=0)
+    centred = outputs - z
+    particles, n = outputs.shape[:2]
+
+    def curved(v):  # l''(z) v, a block per example
+        along = lambda z, y, v: jax.jvp(lambda z: model.loss.derivative(z, y), (z,), (v,))[1]  # noqa: E731
+        return jax.vmap(along, in_axes=(0, None if y is None else 0, 0))(z, y, v)
+
+    def iterate(_, carry):
+        v, _ = carry
+        image = jnp.tensordot(jnp.tensordot(centred, curved(v), axes=z.ndim), centred, axes=1)
+        size = jnp.linalg.norm(image)
+        return image / jnp.maximum(size, jnp.finfo(size.dtype).tiny), size
+
+    v = jnp.cos(jnp.arange(z.size, dtype=z.dtype)).reshape(z.shape)  # any vector without symmetries
+    _, size = jax.lax.fori_loop(0, 12, iterate, (v / jnp.linalg.norm(v), jnp.zeros((), z.dtype)))
+    return size / (particles * n * model.temperature)

@@ -32,8 +32,7 @@ def trajectories(
     colours = np.repeat(steps[shown], across.shape[1])
     dots = ax.scatter(across[shown].ravel(), up[shown].ravel(), c=colours, s=5, cmap="plasma", linewidth=0, zorder=2)
     ax.figure.colorbar(dots, ax=ax, label="outer step")
-    for (site, index), name in zip(coordinates, ("xlabel", "ylabel"), strict=True):
-        ax.set(**{name: site if index is None else f"{site}[{index}]"})
+    ax.set(xlabel=_label(history, *coordinates[0]), ylabel=_label(history, *coordinates[1]))
     ax.set_title("Particles: dark early, bright late")
     ax.set_aspect("equal", adjustable="datalim")
     return ax
@@ -74,6 +73,11 @@ def function(
     ax.set(xlabel="x", ylabel="y")
     ax.legend()
     return ax
+
+
+def _label(dataset: Any, site: str, index: int | None) -> str:
+    """The coordinate's name as ArviZ writes it: w, or w[x1] where its dim has labels."""
+    return site if index is None else f"{site}[{dataset[dataset[site].dims[-1]].values[index]}]"
 
 
 def _coordinate(dataset: Any, site: str, index: int | None) -> np.ndarray:

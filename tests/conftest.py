@@ -24,7 +24,7 @@ WIDE_BOUNDS = {"tanh_squared": (-4, 4), "tanh_logistic": (-14, 14), "sine_square
 
 
 def reference(name):
-    """A reference problem: its model, its data, its exact optimum, and bounds that hold every Gibbs density it meets."""
+    """A reference problem: its model, its data, its exact optimum, and bounds that hold its Gibbs densities."""
     stored = json.loads((Path(__file__).parent / "references" / f"{name}.json").read_text())
     prior = dist.Normal(0, stored["prior_scale"])
     model = mfpda.Model.from_function(

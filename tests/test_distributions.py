@@ -44,7 +44,7 @@ def test_gradient_is_zero_at_the_origin():
 
 
 def test_penalty_is_the_papers_regulariser():
-    """T KL(q || p0) and lambda1 E|theta|^2 + lambda2 E log q differ by the constant of DESIGN: (p T / 2) log(pi l2 / l1)."""
+    """T KL(q || p0) and lambda1 E|theta|^2 + lambda2 E log q differ by (p T / 2) log(pi lambda2 / lambda1)."""
     lambda1, lambda2 = 1e-2, 1e-3
     prior, temperature = penalty(lambda1, lambda2)
     theta = jnp.array([0.1, 0.7])

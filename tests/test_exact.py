@@ -14,8 +14,8 @@ from tests.conftest import reference
 
 NAMES = ["tanh_squared", "tanh_logistic", "sine_squared"]
 
-# L(q_t) - L* and L(q_t) - D(g_t) after outer step t, from the table that comes with the reference files. Two of its rows were
-# computed on boxes that cut off the wide early densities (gamma = 1/3 at t = 1): |theta| <= 2 and |theta| <= 6.
+# L(q_t) - L* and L(q_t) - D(g_t) after outer step t, from the table that comes with the reference files. Two of its
+# rows were computed on boxes that cut off the wide early densities (gamma = 1/3 at t = 1): |theta| <= 2 and <= 6.
 TABLE = {
     "tanh_squared": ((-2, 2), {10: (1.7e-5, 5.1e-5), 20: (4.4e-6, 7.0e-6), 50: (7.6e-7, 8.6e-7), 100: (1.9e-7, 2.1e-7),
                                200: (4.9e-8, 5.1e-8), 400: (1.2e-8, 1.3e-8)}),
@@ -72,7 +72,7 @@ def test_a_grid_that_cuts_a_density_off_is_refused():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_primal_minus_dual_is_fenchel_young_plus_kl(name):
-    """L(q_t) - D(g_t) = (FY) + T KL(q_t || q_g) with q_t's predictions in (FY), and L(q_g) - D(g_t) = (FY) with q_g's."""
+    """L(q_t) - D(g_t) = (FY) + T KL(q_t || q_g) with q_t's predictions; L(q_g) - D(g_t) = (FY) with q_g's."""
     problem, found = trajectory(name, reference(name).bounds, {1, 5, 20})
     grid = Quadrature.of(problem.model, problem.data, problem.bounds, 301)
     for step in found.values():
@@ -124,7 +124,7 @@ def test_more_than_two_parameters_are_refused():
 
 
 def test_a_constrained_prior_has_the_optimum_of_its_own_space():
-    """A bounded amplitude and a positive slope, against quadrature on their supports and a quasi-Newton search in NumPy."""
+    """A bounded amplitude and a positive slope, against quadrature on their supports and BFGS in NumPy."""
     temperature, x = 0.02, np.linspace(-2, 2, 15)
     y = np.tanh(1.5 * x)
     sites = {"a": dist.Uniform(0.0, 3.0), "s": dist.Gamma(2.0, 2.0)}

@@ -5,10 +5,34 @@ from pathlib import Path
 
 import mfpda
 
-ROOMS = """
-errors registry schedules losses distributions keys model data outputs potential kernels sampling tuning rules starts
-history arviz_data storage fitted loading optimise exact diagnostics plots cli __main__
-""".split()
+ROOMS = [
+    "errors",
+    "registry",
+    "schedules",
+    "losses",
+    "distributions",
+    "keys",
+    "model",
+    "data",
+    "outputs",
+    "potential",
+    "kernels",
+    "sampling",
+    "tuning",
+    "rules",
+    "starts",
+    "history",
+    "arviz_data",
+    "storage",
+    "fitted",
+    "loading",
+    "optimise",
+    "exact",
+    "diagnostics",
+    "plots",
+    "cli",
+    "__main__",
+]
 PACKAGE = Path(mfpda.__file__).parent
 
 

@@ -42,7 +42,10 @@ def test_conjugate_is_the_supremum(loss, y):
         for share in (0.03, 0.4, 0.9):
             g = lower + share * (upper - lower)
             best = scipy.optimize.minimize_scalar(
-                lambda z, g=g: float(loss.value(z, y)) - g * z, bounds=(-60, 60), method="bounded", options={"xatol": 1e-9}
+                lambda z, g=g: float(loss.value(z, y)) - g * z,
+                bounds=(-60, 60),
+                method="bounded",
+                options={"xatol": 1e-9},
             )
             assert abs(float(loss.conjugate(g, y)) + best.fun) < 1e-8
 
@@ -71,7 +74,9 @@ def test_softmax_conjugate_is_infinite_off_the_simplex():
     assert jnp.isinf(Softmax().conjugate(jnp.array([-0.2, 0.1, 0.1]), 1))
 
 
-@pytest.mark.parametrize(("loss", "y", "g"), [(*SCALAR[0], 1.3), (*SCALAR[1], -0.3), (*SCALAR[2], 0.9), (*SCALAR[3], -3.0)])
+@pytest.mark.parametrize(
+    ("loss", "y", "g"), [(*SCALAR[0], 1.3), (*SCALAR[1], -0.3), (*SCALAR[2], 0.9), (*SCALAR[3], -3.0)]
+)
 def test_numerical_conjugate_agrees_with_the_closed_form(loss, y, g):
     assert abs(Loss.conjugate(loss, g, y) - loss.conjugate(g, y)) < 1e-5
     for end in loss.domain(y):

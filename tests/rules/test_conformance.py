@@ -23,7 +23,8 @@ def test_it_fits_the_protocol_and_prints_as_itself(rule):
 @pytest.mark.parametrize("batch", [None, jnp.array([4, 1])])
 @pytest.mark.parametrize("outputs", [(), (3,)])
 def test_coefficients_and_duals_have_the_shape_of_the_outputs(rule, batch, outputs):
-    loss, y = (mfpda.losses.Softmax(), jnp.array([0, 1, 2, 1, 0])) if outputs else (mfpda.losses.Logistic(), jnp.ones(5))
+    loss = mfpda.losses.Softmax() if outputs else mfpda.losses.Logistic()
+    y = jnp.array([0, 1, 2, 1, 0]) if outputs else jnp.ones(5)
     z = jax.random.normal(jax.random.key(0), (5, *outputs))
     state = rule.init(5, outputs)
     for t in (1.0, 2.0):
@@ -44,7 +45,9 @@ def test_coefficients_and_duals_have_the_shape_of_the_outputs(rule, batch, outpu
 def test_growing_keeps_what_there_is(rule):
     state = rule.init(2, ())
     problem = Problem(jnp.ones(2), mfpda.losses.Squared(), jnp.asarray(0.1))
-    state, _ = rule.update(jax.random.key(0), state, jnp.asarray(1.0), _GridOutputs(jnp.array([3.0, 5.0])), None, problem)
+    state, _ = rule.update(
+        jax.random.key(0), state, jnp.asarray(1.0), _GridOutputs(jnp.array([3.0, 5.0])), None, problem
+    )
     g, mass = rule.dual(rule.grow(state, 4), jnp.asarray(1.0))
     np.testing.assert_allclose(g, [2, 4, 0, 0])
     np.testing.assert_array_equal(mass > 0, [True, True, False, False])

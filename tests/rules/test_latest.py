@@ -12,9 +12,7 @@ def test_one_inner_step_is_noisy_gradient_descent(small):
     """
     key, eta, particles, steps, temperature = jax.random.key(0), 0.01, 30, 6, 0.02
     arguments = {"rule": "latest", "kernel": mfpda.ULA(step_size=eta), "particles": particles}
-    fit = mfpda.fit(
-        key, small.model, small.data, **arguments, outer_steps=steps, inner_steps=1, progress=False
-    )
+    fit = mfpda.fit(key, small.model, small.data, **arguments, outer_steps=steps, inner_steps=1, progress=False)
     x, y = (np.asarray(a, np.float32) for a in small.data)
     w, b = fit.initial["w"][:, 0], fit.initial["b"]
     for t in range(1, steps + 1):

@@ -1,0 +1,128 @@
+import numpy as np
+import pytest
+
+import mfpda
+from mfpda.cli import main
+from mfpda.fitted import Fit
+
+MODEL = """
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+import mfpda
+
+def neuron(x):
+    return 2 * jnp.tanh(x * numpyro.sample("w", dist.Normal(0, 1)) + numpyro.sample("b", dist.Normal(0, 1)))
+
+model = mfpda.Model(neuron, mfpda.losses.Squared(), 0.02)
+
+def data(key):
+    x = jnp.linspace(-2, 2, 30)
+    return x, jnp.sin(x)
+
+settings = {"particles": 20, "outer_steps": 4, "inner_steps": 3}
+"""
+
+
+@pytest.fixture
+def model_file(tmp_path):
+    path = tmp_path / "sine.py"
+    path.write_text(MODEL)
+    return str(path)
+
+
+def test_run_prints_saves_and_draws(model_file, tmp_path, capsys):
+    out, figure = tmp_path / "run.nc", tmp_path / "run.png"
+    assert main(["run", model_file, "--out", str(out), "--figure", str(figure)]) == 0
+    printed = capsys.readouterr()
+    assert "risk=" in printed.err
+    assert all(
+        word in printed.out for word in ("1 run of 20 particles: finished", "risk", "after outer step", "w", "sd")
+    )
+    assert "R-hat" not in printed.out
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    assert main(["summary", str(out)]) == 0
+    assert capsys.readouterr().out in printed.out
+
+
+def fitted(monkeypatch, arguments):
+    """The arguments that the command line hands to fit, and the fit."""
+    seen = {}
+    original = mfpda.fit
+
+    def spy(key, model, data, **given):
+        seen.update(given)
+        seen["fit"] = original(key, model, data, **given)
+        return seen["fit"]
+
+    monkeypatch.setattr("mfpda.cli.fit", spy)
+    assert main(arguments) == 0
+    return seen
+
+
+def test_every_argument_of_fit_can_be_set(model_file, monkeypatch, capsys):
+    seen = fitted(
+        monkeypatch,
+        ["run", model_file, "--quiet", "--rule", "latest", "--kernel", "gradient_descent", "--step-size",
+         "inverse_sqrt:0.01", "--start", "resample", "--particles", "7", "--outer-steps", "6", "--inner-steps",
+         "linear:2", "--batch-size", "5", "--record-every", "3", "--record-particles", "4", "--record-sites", "w"],
+    )  # fmt: skip
+    fit: Fit = seen["fit"]
+    assert (len(fit.thetas), fit.outer_steps, fit.inner_steps, fit.batch_size) == (7, 6, 42, 5)
+    assert (fit.rule, fit.start) == (mfpda.Latest(), mfpda.Resample())
+    assert seen["kernel"] == mfpda.GradientDescent(mfpda.schedules.InverseSqrt(0.01))
+    assert [row.outer_step for row in fit.rows] == [3, 6]
+    assert {name: value.shape for name, value in fit.rows[0].particles.items()} == {"w": (4,)}
+    assert seen["progress"] is False
+    assert fitted(monkeypatch, ["run", model_file, "--quiet", "--batch-size", "none"])["batch_size"] is None
+
+
+def test_the_key_decides(model_file, monkeypatch, capsys):
+    thetas = [
+        np.asarray(fitted(monkeypatch, ["run", model_file, "--quiet", "--key", key])["fit"].thetas) for key in "001"
+    ]
+    np.testing.assert_array_equal(thetas[0], thetas[1])
+    assert not np.array_equal(thetas[0], thetas[2])
+
+
+def test_a_run_that_diverges_is_saved_and_fails(model_file, tmp_path, capsys):
+    out = tmp_path / "run.nc"
+    assert main(["run", model_file, "--quiet", "--step-size", "1e30", "--out", str(out)]) == 1
+    printed = capsys.readouterr()
+    assert "diverged after outer step 0" in printed.err
+    assert "diverged" in printed.out
+    assert main(["summary", str(out)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        (["run", "nothing.py"], "no file at"),
+        (["run", "MODEL", "--kernel", "nuts"], "name of a kernel"),
+        (["run", "MODEL", "--inner-steps", "many"], "a schedule as one of"),
+        (["run", "MODEL", "--batch-size", "few"], "batch size"),
+        (["run", "EMPTY"], "no model and no data"),
+        (["summary", "EMPTY"], "no netCDF"),
+    ],
+)
+def test_refusals_are_one_line_and_exit_two(model_file, tmp_path, capsys, arguments, match):
+    empty = tmp_path / "empty.py"
+    empty.write_text("")
+    paths = {"MODEL": model_file, "EMPTY": str(empty)}
+    assert main([paths.get(argument, argument) for argument in arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("mfpda: Expected ")
+    assert match in error
+    assert error.count("\n") == 1
+
+
+def test_summary_of_several_runs_has_rhat(small, tmp_path, capsys):
+    import jax
+
+    fits = [mfpda.fit(jax.random.key(k), small.model, small.data, **small.quick) for k in range(2)]
+    mfpda.to_inference_data(*fits).to_netcdf(tmp_path / "both.nc")
+    assert main(["summary", str(tmp_path / "both.nc")]) == 0
+    printed = capsys.readouterr().out
+    assert "2 runs of 30 particles" in printed
+    assert "R-hat" in printed
+    assert "ESS" in printed

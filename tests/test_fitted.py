@@ -1,0 +1,137 @@
+"""What a Fit can do, and that a loaded one does the same."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import mfpda
+from mfpda import InputError, Model, Status, Stream, schedules
+from tests.test_optimise import draw
+
+
+@pytest.fixture
+def fit(small):
+    return mfpda.fit(jax.random.key(0), small.model, small.data, batch_size=10, **small.quick)
+
+
+def test_predict_is_the_mean_of_the_neurons(fit, small):
+    particles = {name: np.asarray(value) for name, value in fit.particles.items()}
+    by_hand = np.mean(2 * np.tanh(small.x @ particles["w"].T + particles["b"]), axis=1)
+    np.testing.assert_allclose(fit.predict(small.x), by_hand, rtol=1e-4, atol=1e-6)
+    with pytest.raises(InputError, match="as in training"):
+        fit.predict(np.ones(3))
+
+
+def test_mini_batch_dual_is_the_average_of_each_examples_own_linearisations(small):
+    """Three steps of batches of 10 of 40: thirty duals are averages, ten unseen ones are l'(z) now."""
+    fit = mfpda.fit(jax.random.key(0), small.model, small.data, batch_size=10, **(small.quick | {"outer_steps": 3}))
+    mass = np.asarray(fit.rule.dual(fit.state.rule, 3.0).mass)
+    unseen = mass == 0
+    assert unseen.sum() == 10
+    now = np.asarray(fit.predict(small.x)) - small.data[1]
+    np.testing.assert_allclose(np.asarray(fit.dual)[unseen], now[unseen], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(fit.potential.coefficients, fit.dual / 40, rtol=1e-6)
+    assert fit.potential.gamma == 1
+
+
+def test_select_draws_outer_steps_in_proportion_to_t_plus_one(fit, small):
+    """Algorithm 1's index runs over 2..T+1; chi-square over 2,000 draws at a false-failure rate of 1e-4."""
+    drawn = np.array([fit.select(key).outer_step for key in jax.random.split(jax.random.key(0), 2000)])
+    counts = np.bincount(drawn, minlength=9)[1:]
+    expected = 2000 * 2 * np.arange(2, 10) / (8 * 11)
+    assert expected.sum() == pytest.approx(2000)
+    assert np.sum((counts - expected) ** 2 / expected) < 29.9  # the 1 - 1e-4 quantile of chi-square with 7 degrees
+    flat = np.full(8, 250)
+    assert np.sum((flat - expected) ** 2 / expected) > 29.9  # uniform draws would be seen
+    chosen = fit.select(jax.random.key(1))
+    row = fit.rows[chosen.outer_step - 1]
+    by_hand = np.mean(2 * np.tanh(small.x @ row.particles["w"].T + row.particles["b"]), axis=1)
+    np.testing.assert_allclose(chosen.predict(small.x), by_hand, rtol=1e-4, atol=1e-6)
+
+
+def test_select_needs_a_whole_history(small):
+    thin = mfpda.fit(jax.random.key(0), small.model, small.data, record=mfpda.Record(particles=3), **small.quick)
+    with pytest.raises(InputError, match="every particle"):
+        thin.select(jax.random.key(0))
+    none = mfpda.fit(jax.random.key(0), small.model, small.data, record=mfpda.Record(every=100), **small.quick)
+    with pytest.raises(InputError, match="recorded outer step"):
+        none.select(jax.random.key(0))
+
+
+def test_sample_gives_any_number_on_the_sites_supports():
+    sites = {"s": dist.Gamma(2.0, 2.0), "mix": dist.Dirichlet(jnp.ones(3))}
+    h = lambda theta, x: jnp.tanh(theta["s"] * x) * theta["mix"][0]  # noqa: E731
+    model = Model.from_function(h, sites, mfpda.losses.Squared(), 0.05)
+    x = np.linspace(-1, 1, 20)
+    fit = mfpda.fit(jax.random.key(0), model, (x, x / 2), particles=20, outer_steps=5, inner_steps=5, progress=False)
+    fresh = fit.sample(jax.random.key(1), 777)
+    assert fresh["s"].shape == (777,)
+    assert bool(jnp.all(fresh["s"] > 0))
+    np.testing.assert_allclose(jnp.sum(fresh["mix"], axis=1), 1, rtol=1e-5)
+
+
+CASES = {
+    "full batch": {},
+    "mini-batch, latest": {"batch_size": 10, "rule": "latest"},
+    "schedule, resample": {"kernel": mfpda.ULA(step_size=schedules.InverseSqrt(0.01)), "start": "resample"},
+    "stream": {"batch_size": 6, "kernel": mfpda.ULA(step_size=0.003)},
+    "thinned": {"record": mfpda.Record(every=2, sites=("b",), particles=4)},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_loaded_fit_predicts_samples_and_goes_on_as_the_original(case, small, tmp_path):
+    data = Stream(draw) if case == "stream" else small.data
+    arguments = small.quick | CASES[case]
+    fit = mfpda.fit(jax.random.key(0), small.model, data, **arguments)
+    fit.save(tmp_path / "run.nc")
+    loaded = mfpda.load(tmp_path / "run.nc", small.model)
+    assert list(tmp_path.iterdir()) == [tmp_path / "run.nc"]
+    assert repr(loaded) == repr(fit)
+    assert loaded.status is Status.FINISHED
+    np.testing.assert_array_equal(loaded.predict(small.x), fit.predict(small.x))
+    np.testing.assert_array_equal(loaded.potential.coefficients, fit.potential.coefficients)
+    key = jax.random.key(7)
+    for name, draws in fit.sample(key, 12).items():
+        np.testing.assert_array_equal(loaded.sample(key, 12)[name], draws)
+    if case != "thinned":
+        assert loaded.select(key).outer_step == fit.select(key).outer_step
+    more = arguments | {"outer_steps": 11}
+    np.testing.assert_array_equal(
+        mfpda.fit(jax.random.key(0), small.model, data, **more, resume=loaded).thetas,
+        mfpda.fit(jax.random.key(0), small.model, data, **more).thetas,
+    )
+
+
+def test_a_kernel_of_ones_own_is_given_when_loading(small, tmp_path):
+    import dataclasses
+
+    @jax.tree_util.register_dataclass
+    @dataclasses.dataclass(frozen=True)
+    class Mine(mfpda.ULA):
+        pass
+
+    fit = mfpda.fit(jax.random.key(0), small.model, small.data, kernel=Mine(0.01), **small.quick)
+    fit.save(tmp_path / "run.nc")
+    with pytest.raises(InputError, match=r"made with Mine.*kernel="):
+        mfpda.load(tmp_path / "run.nc", small.model)
+    loaded = mfpda.load(tmp_path / "run.nc", small.model, kernel=Mine(0.01))
+    np.testing.assert_array_equal(loaded.thetas, fit.thetas)
+
+
+def test_saving_over_a_file_leaves_the_old_one_when_it_fails(fit, tmp_path, monkeypatch):
+    path = tmp_path / "run.nc"
+    fit.save(path)
+    old = path.read_bytes()
+
+    def fails(self, file, **_):
+        file.write_bytes(b"half")
+        raise OSError("disk full")
+
+    monkeypatch.setattr("xarray.DataTree.to_netcdf", fails)
+    with pytest.raises(OSError, match="disk full"):
+        fit.save(path)
+    assert path.read_bytes() == old
+    assert list(tmp_path.iterdir()) == [path]

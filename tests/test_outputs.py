@@ -1,0 +1,64 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import mfpda
+from mfpda.exact import Quadrature
+from mfpda.outputs import Outputs, outputs_at, stiffness
+from tests.conftest import reference
+
+
+def test_mean_over_particles_on_all_anchors_or_a_batch(small):
+    thetas, x = jax.random.normal(jax.random.key(0), (6, 2)), jnp.asarray(small.x, float)
+    view = Outputs(small.model, thetas, x)
+    by_hand = np.mean(2 * np.tanh(np.outer(thetas[:, 0], x[:, 0]) + thetas[:, 1:]), axis=0)
+    np.testing.assert_allclose(view.mean(), by_hand, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(view.mean(jnp.array([3, 1])), by_hand[[3, 1]], rtol=1e-4, atol=1e-6)
+
+
+def by_eigenvalues(outputs, second, temperature):
+    """The largest eigenvalue of C L'' / (n T), densely; ``second`` is the block-diagonal of l''."""
+    n = outputs.shape[1]
+    flat = outputs.reshape(len(outputs), -1)
+    return np.linalg.eigvals(np.cov(flat.T, bias=True) @ second / (n * temperature)).real.max()
+
+
+@pytest.mark.parametrize("loss", [mfpda.losses.Squared(), mfpda.losses.Logistic()])
+def test_stiffness_is_the_largest_eigenvalue(small, loss):
+    model = mfpda.Model(small.model.neuron, loss, 0.02)
+    y = jnp.sign(jnp.asarray(small.data[1], float))
+    outputs = outputs_at(model, 2 * jax.random.normal(jax.random.key(0), (500, 2)), jnp.asarray(small.x, float))
+    z = np.mean(outputs, axis=0)
+    second = np.ones(40) if isinstance(loss, mfpda.losses.Squared) else np.exp(-z) / (1 + np.exp(-z)) ** 2
+    assert float(stiffness(model, outputs, y)) == pytest.approx(
+        by_eigenvalues(outputs, np.diag(second), 0.02), rel=1e-2
+    )
+
+
+def test_stiffness_of_several_outputs(small):
+    h = lambda theta, x: jnp.tanh(x @ theta["w"] + theta["b"]) * jnp.array([1.0, -2.0, 0.5])  # noqa: E731
+    import numpyro.distributions as dist
+
+    sites = {"w": dist.Normal(0, 1).expand([1]).to_event(1), "b": dist.Normal(0, 1)}
+    model = mfpda.Model.from_function(h, sites, mfpda.losses.Softmax(), 0.1)
+    outputs = outputs_at(model, jax.random.normal(jax.random.key(0), (300, 2)), jnp.asarray(small.x[:8], float))
+    p = np.asarray(jax.nn.softmax(jnp.mean(outputs, axis=0)))
+    second = np.zeros((24, 24))
+    for i in range(8):
+        second[3 * i : 3 * i + 3, 3 * i : 3 * i + 3] = np.diag(p[i]) - np.outer(p[i], p[i])
+    found = float(stiffness(model, outputs, jnp.zeros(8, int)))
+    assert found == pytest.approx(by_eigenvalues(np.asarray(outputs), second, 0.1), rel=1e-2)
+
+
+@pytest.mark.parametrize(("name", "kappa"), [("tanh_logistic", 105), ("sine_squared", 111)])
+def test_stiffness_of_the_reference_problems(name, kappa):
+    """At the optimum, from draws of the exact law: the figures known for two of the problems, within 10 %."""
+    problem = reference(name)
+    grid = Quadrature.of(problem.model, problem.data, problem.bounds, 301)
+    law = grid.optimum().law
+    chosen = np.random.default_rng(0).choice(len(law.probability), 4000, p=law.probability)
+    found = float(
+        stiffness(problem.model, jnp.asarray(grid.outputs[chosen], float), jnp.asarray(problem.data[1], float))
+    )
+    assert found == pytest.approx(kappa, rel=0.1)
