@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax.scipy.special import gammaln
 from numpyro.distributions import constraints
-from numpyro.distributions.util import is_prng_key, promote_shapes, validate_sample
+from numpyro.distributions.util import promote_shapes, validate_sample
 
 from mfpda.errors import InputError
 from mfpda.schedules import positive
@@ -43,7 +43,6 @@ class PowerNormal(dist.Distribution):
         super().__init__(batch_shape=shape, validate_args=validate_args)
 
     def sample(self, key, sample_shape=()):
-        assert is_prng_key(key)
         size_key, sign_key = jax.random.split(key)
         shape = sample_shape + self.batch_shape
         size = (jax.random.gamma(size_key, 1 / self.power, shape) / self.rate) ** (1 / self.power)

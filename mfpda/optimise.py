@@ -1,9 +1,9 @@
 """The outer loop: one compiled step, driven from Python, where progress, recording, Ctrl-C and early stops live."""
 
-import functools
 import json
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +13,7 @@ from jax import Array
 from tqdm import tqdm
 
 from mfpda import history, sampling, schedules, storage, tuning
-from mfpda.data import DataSet, Examples, Stream, StreamFeed, feed
+from mfpda.data import DataSet, Examples, StreamFeed, feed
 from mfpda.errors import InputError, RunError, Status, listed
 from mfpda.fitted import Fit, RunState, constrain, current_potential, initial_state, predict, versions
 from mfpda.history import Record, Row
@@ -136,52 +136,43 @@ def fit(
     >>> model = mfpda.Model(neuron, mfpda.losses.Squared(), temperature=0.01)
     >>> x = jnp.linspace(-2, 2, 50)
     >>> mfpda.fit(jax.random.key(0), model, (x, jnp.sin(x)), particles=100, outer_steps=10, progress=False)
-    Fit(100 particles, 10 outer steps, risk 0.0246, finished)
+    Fit(100 particles, 10 outer steps, risk 0.1..., finished)
     """
     key, rule, kernel, start = _checked_plugs(key, model, rule, kernel, start)
     positive_count(particles, "particles")
     positive_count(outer_steps, "outer_steps")
-    kernels = tuning.plan(kernel, outer_steps)
-    inner = schedules.values(inner_steps, outer_steps, "inner_steps", whole=True)
-    metrics = _checked_metrics(metrics)
     start_key, data_key = jax.random.split(jax.random.fold_in(key, 0))
-    done = resume.outer_steps if resume else 0
-    source = feed(data_key, model, data, batch_size, resume.examples if resume else None, done)
-    examples, batch = source.at(max(done, 1))
-    model.check_prior(examples.x[0], rule.smallest_gamma)
-    kept_sites = record.kept_sites(model.structure(examples.x[0]))
-
+    earlier = (resume.examples, resume.outer_steps) if resume else (None, 0)
+    source = feed(data_key, model, data, batch_size, *earlier)
     if resume:
         _check_resumable(resume, rule, kernel, particles, outer_steps, source)
-        state, initial, rows, before = resume.state, resume.initial, list(resume.rows), _seconds(resume)
+    row = source.at(max(earlier[1], 1))[0].x[0]
+    model.check_prior(row, rule.smallest_gamma)
+    run = _Run(
+        key=key,
+        model=model,
+        source=source,
+        rule=rule,
+        kernels=tuning.plan(kernel, outer_steps),
+        start=start,
+        inner_steps=schedules.values(inner_steps, outer_steps, "inner_steps", whole=True),
+        record=record,
+        sites=record.kept_sites(model.structure(row)),
+        metrics=_checked_metrics(metrics),
+    )
+    if resume:
+        run.go_on_from(resume)
     else:
-        state = _begin(start_key, model, examples, batch, kernels[0], rule, particles)
-        initial = _to_host(constrain(model, state.ensemble.theta, examples.x[0]))
-        rows, before = [], 0.0
-    status, failure, began = Status.FINISHED, None, time.perf_counter()
-    bar = tqdm(total=outer_steps, initial=done, disable=not progress, desc="mfpda", unit="step", dynamic_ncols=True)
+        run.begin(start_key, particles)
+
+    status, failure = Status.FINISHED, None
+    bar = tqdm(total=outer_steps, initial=run.place.t, disable=not progress, desc="mfpda", unit="step")
     try:
-        for t in range(done + 1, outer_steps + 1):
-            step_examples, batch = source.at(t)
-            anchors = len(step_examples.x)
-            before_step = state if anchors == len(examples.x) else _grown(state, rule, anchors)
-            new, stats = outer_step(
-                key, np.int32(t), before_step, step_examples, batch,
-                model, kernels[t - 1], rule, start, np.int32(inner[t - 1]),
-            )  # fmt: skip
-            taken = snapshot(model, new.ensemble.theta, source.judged_on(t)) if record.wants(t) else None
-            stats, taken = jax.device_get((stats, taken))
-            if not stats.finite or (taken is not None and not np.isfinite(taken.risk)):
+        while run.place.t < outer_steps:
+            if not run.step():
                 status = Status.DIVERGED
                 break
-            if taken is not None:
-                row = _row(t, stats, taken, record.thin(kept_sites, taken.particles))
-                current = functools.partial(_predict_now, model, new.ensemble.theta)
-                row.stats.update({name: float(metric(current)) for name, metric in metrics.items()})
-                row.stats.update(inner_steps=float(inner[t - 1]), seconds=before + time.perf_counter() - began)
-                rows.append(row)
-                bar.set_postfix(_shown(row.stats), refresh=False)
-            state, examples, done = new, step_examples, t
+            bar.set_postfix(run.shown(), refresh=False)
             bar.update()
     except KeyboardInterrupt:
         status = Status.INTERRUPTED
@@ -190,24 +181,16 @@ def fit(
     finally:
         bar.close()
 
-    result = Fit(
-        model=model,
-        rule=rule,
-        kernel=kernels[max(done, 1) - 1],
-        start=start,
-        examples=examples,
-        is_stream=isinstance(data, Stream),
-        batch_size=source.batch_size,
-        outer_steps=done,
-        inner_steps=int(np.sum(inner[:done])),
-        state=state,
-        initial=initial,
-        rows=tuple(row for row in rows if row.outer_step <= done),  # Ctrl-C may fall between a row and its state
-        status=status,
-        attributes=_attributes(
-            key, model, rule, kernel, start, inner_steps, particles, outer_steps, source.batch_size, status
-        ),
-    )
+    settings = {
+        "rule": repr(rule),
+        "kernel": repr(kernel),
+        "start": repr(start),
+        "particles": particles,
+        "outer_steps": outer_steps,
+        "inner_steps": inner_steps if isinstance(inner_steps, int) else repr(inner_steps),
+        "batch_size": source.batch_size,
+    }
+    result = run.fit(status, settings)
     if failure is not None and throw:
         raise RunError(result, f", at which {type(failure).__name__} was raised: {failure}") from failure
     if status is Status.DIVERGED and throw:
@@ -215,7 +198,124 @@ def fit(
     return result
 
 
-_begin = jax.jit(initial_state, static_argnames=("particles",))
+class _Place(NamedTuple):
+    """Where a run stands: after outer step t. One value, so that Ctrl-C finds the old place or the new one."""
+
+    t: int
+    state: RunState
+    examples: Examples
+
+
+@dataclass
+class _Run:
+    """A run in progress: what it was given, where it stands, what it has recorded."""
+
+    key: Array
+    model: Model
+    source: DataSet | StreamFeed
+    rule: Rule
+    kernels: list[Kernel]
+    start: Start
+    inner_steps: np.ndarray
+    record: Record
+    sites: tuple[str, ...]
+    metrics: Metrics
+    place: _Place = field(init=False)
+    initial: dict[str, np.ndarray] = field(init=False)
+    rows: list[Row] = field(default_factory=list)
+    began: float = field(default_factory=time.perf_counter)
+
+    def begin(self, key: Array, particles: int) -> None:
+        """M draws of q1, before outer step 1."""
+        examples, batch = self.source.at(1)
+        state = _initial_state(key, self.model, examples, batch, self.kernels[0], self.rule, particles)
+        values = constrain(self.model, state.ensemble.theta, examples.x[0])
+        self.initial = {name: np.asarray(value) for name, value in values.items()}
+        self.place = _Place(0, state, examples)
+
+    def go_on_from(self, earlier: Fit) -> None:
+        self.initial, self.rows = earlier.initial, list(earlier.rows)
+        self.place = _Place(earlier.outer_steps, earlier.state, earlier.examples)
+        if earlier.rows:
+            self.began -= earlier.rows[-1].stats["seconds"]
+
+    def step(self) -> bool:
+        """The next outer step, recorded. False, and nothing changed, when it left the finite numbers."""
+        t = self.place.t + 1
+        examples, batch = self.source.at(t)
+        anchors, state = len(examples.x), self.place.state
+        if anchors != len(self.place.examples.x):
+            state = _grown(state, self.rule, anchors)
+        kernel, inner_steps = self.kernels[t - 1], np.int32(self.inner_steps[t - 1])
+        state, stats = outer_step(
+            self.key, np.int32(t), state, examples, batch, self.model, kernel, self.rule, self.start, inner_steps
+        )
+        thetas = state.ensemble.theta
+        taken = snapshot(self.model, thetas, self.source.judged_on(t)) if self.record.wants(t) else None
+        stats, taken = jax.device_get((stats, taken))
+        if not stats.finite or (taken is not None and not np.isfinite(taken.risk)):
+            return False
+        if taken is not None:
+            numbers = {
+                "risk": taken.risk,
+                "second_moment": taken.second_moment,
+                "stiffness": taken.stiffness,
+                "step_size": stats.step_size,
+                "inner_steps": inner_steps,
+                "acceptance_rate": stats.acceptance_rate,
+                "diverging": stats.diverging,
+                **stats.start,
+                **{name: metric(lambda x: predict(self.model, thetas, x)) for name, metric in self.metrics.items()},
+                "seconds": time.perf_counter() - self.began,
+            }
+            numbers = {name: float(number) for name, number in numbers.items()}
+            self.rows.append(Row(t, numbers, self.record.thin(self.sites, taken.particles)))
+        self.place = _Place(t, state, examples)
+        return True
+
+    def shown(self) -> dict[str, str]:
+        """The numbers of the progress bar."""
+        if not self.rows:
+            return {}
+        stats = self.rows[-1].stats
+        return {
+            "risk": f"{stats['risk']:.4g}",
+            "step": f"{stats['step_size']:.2g}",
+            "accept": f"{stats['acceptance_rate']:.2f}",
+        }
+
+    def fit(self, status: Status, settings: dict[str, Any]) -> Fit:
+        """Everything so far, as what the user gets."""
+        t, state, examples = self.place
+        attributes = {
+            "creator": "mfpda",
+            "format": storage.FORMAT,
+            **versions(),
+            "model": repr(self.model),
+            "temperature": float(self.model.temperature),
+            "key": json.dumps(np.asarray(jax.random.key_data(self.key)).tolist()),
+            "settings": json.dumps(settings),
+            "status": status.value,
+        }
+        return Fit(
+            model=self.model,
+            rule=self.rule,
+            kernel=self.kernels[max(t, 1) - 1],
+            start=self.start,
+            examples=examples,
+            is_stream=isinstance(self.source, StreamFeed),
+            batch_size=self.source.batch_size,
+            outer_steps=t,
+            inner_steps=int(np.sum(self.inner_steps[:t])),
+            state=state,
+            initial=self.initial,
+            rows=tuple(row for row in self.rows if row.outer_step <= t),  # Ctrl-C may fall between a row and its place
+            status=status,
+            attributes=attributes,
+        )
+
+
+_initial_state = jax.jit(initial_state, static_argnames=("particles",))
 
 
 def _grown(state: RunState, rule: Rule, anchors: int) -> RunState:
@@ -226,31 +326,6 @@ def _grown(state: RunState, rule: Rule, anchors: int) -> RunState:
     c = state.coefficients.c
     c = jnp.pad(c, [(0, anchors - len(c))] + [(0, 0)] * (c.ndim - 1))
     return state._replace(coefficients=state.coefficients._replace(c=c))
-
-
-def _row(t: int, stats: StepStats, taken: Snapshot, particles: dict[str, np.ndarray]) -> Row:
-    numbers = {
-        "risk": taken.risk,
-        "second_moment": taken.second_moment,
-        "stiffness": taken.stiffness,
-        "step_size": stats.step_size,
-        "acceptance_rate": stats.acceptance_rate,
-        "diverging": stats.diverging,
-        **stats.start,
-    }
-    return Row(t, {name: float(number) for name, number in numbers.items()}, particles)
-
-
-def _predict_now(model: Model, thetas: Array, x: Any) -> Array:
-    return predict(model, thetas, jnp.asarray(x))
-
-
-def _shown(stats: dict[str, float]) -> dict[str, str]:
-    return {
-        "risk": f"{stats['risk']:.4g}",
-        "step": f"{stats['step_size']:.2g}",
-        "accept": f"{stats['acceptance_rate']:.2f}",
-    }
 
 
 def _checked_plugs(key: Any, model: Any, rule: Any, kernel: Any, start: Any) -> tuple[Array, Rule, Kernel, Start]:
@@ -302,32 +377,3 @@ def _check_resumable(
     for name, ours, theirs in zip(("x", "y"), now, earlier.examples, strict=True):
         if ours is not None and not np.array_equal(np.asarray(ours), np.asarray(theirs)):
             raise InputError("the data of the run that is resumed", f"another {name}", "Pass the same data.")
-
-
-def _attributes(
-    key: Array, model: Model, rule: Any, kernel: Any, start: Any, inner_steps: Any, particles: int, outer_steps: int,
-    batch_size: int | None, status: Status,
-) -> dict[str, Any]:  # fmt: skip
-    settings = {
-        "rule": repr(rule), "kernel": repr(kernel), "start": repr(start), "particles": particles,
-        "outer_steps": outer_steps,
-        "inner_steps": inner_steps if isinstance(inner_steps, int) else repr(inner_steps), "batch_size": batch_size,
-    }  # fmt: skip
-    return {
-        "creator": "mfpda",
-        "format": storage.FORMAT,
-        **versions(),
-        "model": repr(model),
-        "temperature": float(model.temperature),
-        "key": json.dumps(np.asarray(jax.random.key_data(key)).tolist()),
-        "settings": json.dumps(settings),
-        "status": status.value,
-    }
-
-
-def _seconds(earlier: Fit) -> float:
-    return earlier.rows[-1].stats.get("seconds", 0.0) if earlier.rows else 0.0
-
-
-def _to_host(values: dict[str, Array]) -> dict[str, np.ndarray]:
-    return {name: np.asarray(value) for name, value in values.items()}

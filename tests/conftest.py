@@ -41,9 +41,9 @@ def reference(name):
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def small():
-    """Forty points of a sine and a tanh neuron: a problem that runs in no time."""
+    """Forty points of a sine and a tanh neuron. One model for the whole session: what it compiles is compiled once."""
     x = np.linspace(-2, 2, 40)[:, None]
     sites = {"w": dist.Normal(0, 1).expand([1]).to_event(1), "b": dist.Normal(0, 1)}
     h = lambda theta, x: 2 * jnp.tanh(x @ theta["w"] + theta["b"])  # noqa: E731

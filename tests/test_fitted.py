@@ -61,15 +61,16 @@ def test_select_needs_a_whole_history(small):
 
 
 def test_sample_gives_any_number_on_the_sites_supports():
-    sites = {"s": dist.Gamma(2.0, 2.0), "mix": dist.Dirichlet(jnp.ones(3))}
-    h = lambda theta, x: jnp.tanh(theta["s"] * x) * theta["mix"][0]  # noqa: E731
+    sites = {"s": dist.HalfNormal(2.0), "a": dist.Uniform(-1.0, 2.0).expand([3]).to_event(1)}
+    h = lambda theta, x: jnp.tanh(theta["s"] * x) * theta["a"][0]  # noqa: E731
     model = Model.from_function(h, sites, mfpda.losses.Squared(), 0.05)
     x = np.linspace(-1, 1, 20)
     fit = mfpda.fit(jax.random.key(0), model, (x, x / 2), particles=20, outer_steps=5, inner_steps=5, progress=False)
     fresh = fit.sample(jax.random.key(1), 777)
     assert fresh["s"].shape == (777,)
     assert bool(jnp.all(fresh["s"] > 0))
-    np.testing.assert_allclose(jnp.sum(fresh["mix"], axis=1), 1, rtol=1e-5)
+    assert fresh["a"].shape == (777, 3)
+    assert bool(jnp.all((fresh["a"] > -1) & (fresh["a"] < 2)))
 
 
 CASES = {

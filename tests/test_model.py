@@ -37,7 +37,7 @@ def test_sites_are_found_with_their_shapes_and_names(model):
 
 def test_output_and_prior_agree_with_numpyro(model):
     """h and log p0 against NumPyro's own log joint at the constrained values plus the Jacobians of its transforms."""
-    thetas = jax.vmap(model.draw_initial, (0, None))(jax.random.split(jax.random.key(0), 5), X)
+    thetas = jax.jit(jax.vmap(model.draw_initial, (0, None)))(jax.random.split(jax.random.key(0), 3), X)
     for theta in thetas:
         values = model.constrain(theta, X)
         joint, trace = log_density(layered, (X,), {}, values)
@@ -52,8 +52,8 @@ def test_output_and_prior_agree_with_numpyro(model):
 
 
 def test_initial_draws_are_the_priors(model):
-    thetas = jax.vmap(model.draw_initial, (0, None))(jax.random.split(jax.random.key(1), 20_000), X)
-    values = jax.vmap(model.constrain, (0, None))(thetas, X)
+    thetas = jax.jit(jax.vmap(model.draw_initial, (0, None)))(jax.random.split(jax.random.key(1), 20_000), X)
+    values = jax.jit(jax.vmap(model.constrain, (0, None)))(thetas, X)
     assert abs(jnp.mean(values["amplitude"]) - 0.5) < 5 * (3 / 12**0.5) / 20_000**0.5
     assert abs(jnp.mean(values["b"]) - 2.0) < 5 * 2**0.5 / 60_000**0.5
     np.testing.assert_allclose(jnp.sum(values["mix"], axis=1), 1, rtol=1e-5)

@@ -1,5 +1,7 @@
 """The coefficients against a transcription of the paper's sum (Algorithm 1 and Appendix E)."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,6 +27,7 @@ def problem(classes):
     return mfpda.Model.from_function(h, sites, mfpda.losses.Squared(), 0.05), x, rng.normal(size=20).astype(np.float32)
 
 
+@functools.cache
 def run(classes):
     model, x, y = problem(classes)
     key = jax.random.key(5)
