@@ -32,10 +32,15 @@ def as_tree(groups: Groups, attributes: dict[str, Any]) -> xr.DataTree:
 
 
 def groups_of(inference_data: Any) -> Groups:
-    """The groups as data sets, of an InferenceData, a DataTree, or whatever else has groups by name."""
+    """The groups as data sets, of an InferenceData, a DataTree or a Fit."""
     if isinstance(inference_data, xr.DataTree):
         return {name: node.to_dataset() for name, node in inference_data.children.items()}
-    return {name: inference_data[name] for name in inference_data.groups()}
+    groups = getattr(inference_data, "groups", None)
+    if isinstance(groups, dict):
+        return groups
+    if not callable(groups):
+        raise InputError("a fit or its idata", type(inference_data).__name__, "Pass fit.idata, or load the file first.")
+    return {name: inference_data[name] for name in groups()}
 
 
 def stacked(runs: Sequence[Groups]) -> Groups:

@@ -34,6 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Fit the model of a file, print its summary, and write what was asked for, also of a run that failed."""
+    for path in filter(None, (options.out, options.figure)):
+        storage.check_writable(path)
     module = _module(options.file)
     arguments = dict(getattr(module, "settings", {})) | _overrides(options, getattr(module, "settings", {}))
     data_key, fit_key = jax.random.split(jax.random.key(options.key))
@@ -41,8 +43,9 @@ def run(options: argparse.Namespace) -> int:
     try:
         result = fit(fit_key, module.model, module.data(data_key), progress=not options.quiet, **arguments)
     except RunError as error:
-        print(f"mfpda: {error}", file=sys.stderr)
         result, failed = error.fit, True
+        reason = f": {error.__cause__}" if error.__cause__ else ""
+        print(f"mfpda: the run {result.status.value} after outer step {result.outer_steps}{reason}", file=sys.stderr)
     print(summary(result.idata))
     if options.out:
         result.save(options.out)
@@ -100,8 +103,11 @@ def _overrides(options: argparse.Namespace, settings: dict[str, Any]) -> dict[st
         given["inner_steps"] = parsed if callable(parsed) or parsed != round(parsed) else int(parsed)
     if options.batch_size is not None:
         given["batch_size"] = None if options.batch_size == "none" else _whole(options.batch_size, "batch size")
+    in_file = KERNELS.resolve(settings.get("kernel", "ula"))
+    if given.get("kernel") == KERNELS.name_of(in_file):
+        given["kernel"] = in_file  # the kernel of the file keeps the file's step size
     if options.step_size is not None:
-        kernel = KERNELS.resolve(given.get("kernel", settings.get("kernel", "ula")))
+        kernel = KERNELS.resolve(given.get("kernel", in_file))
         step_size = "auto" if options.step_size == "auto" else schedules.parse(options.step_size)
         given["kernel"] = dataclasses.replace(kernel, step_size=step_size)
     record = {

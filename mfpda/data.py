@@ -46,6 +46,8 @@ class Examples(NamedTuple):
 class DataSet:
     """A fixed set of n examples: the anchors of every outer step."""
 
+    is_stream = False
+
     def __init__(self, key: Array, examples: Examples, batch_size: int | None):
         n = len(examples.x)
         if batch_size is not None and positive_count(batch_size, "batch_size") > n:
@@ -77,6 +79,8 @@ class StreamFeed:
     most for twice the anchors it has, and gives the same bits when it is resumed. Free places repeat the first
     example and have coefficient 0.
     """
+
+    is_stream = True
 
     def __init__(
         self,
@@ -148,16 +152,14 @@ def feed(
 
 def check_examples(model: Model, x: Any, y: Any, warn: bool = True) -> Examples:
     """The examples as JAX arrays, refused where the model cannot use them."""
-    x = np.asarray(x)
+    x = _as_numpy(x, "x")
     if x.ndim == 0 or len(x) == 0:
         raise InputError(
             "inputs x with at least one example, first axis over examples", f"shape {x.shape}", "Check the data."
         )
-    if x.dtype == object or (not np.issubdtype(x.dtype, np.number) and x.dtype != bool):
-        raise InputError("a numeric array x", f"type {x.dtype}", "Encode the inputs as numbers.")
     _refuse_non_finite("x", x)
     if y is not None:
-        y = np.asarray(y)
+        y = _as_numpy(y, "y")
         if y.ndim == 0 or len(y) != len(x):
             found = f"{len(x)} inputs and " + (f"{len(y)} labels" if y.ndim else "a scalar label")
             raise InputError("x and y of equal length", found, "Check how the data was split.")
@@ -166,9 +168,16 @@ def check_examples(model: Model, x: Any, y: Any, warn: bool = True) -> Examples:
     outputs = model.structure(x[0]).output
     y = model.loss.check_labels(y, outputs)
     y = y if y is None else _as_array(y)
-    value = jax.eval_shape(
-        model.loss.value, jax.ShapeDtypeStruct(outputs, jnp.result_type(float)), None if y is None else y[0]
-    )
+    z = jax.ShapeDtypeStruct(outputs, jnp.result_type(float))
+    try:
+        value = jax.eval_shape(model.loss.value, z, None if y is None else y[0])
+    except Exception as error:
+        reason = str(error).strip().split("\n")[0].rstrip(".")
+        raise InputError(
+            f"a loss (z, y) -> scalar for one prediction z of shape {outputs}",
+            f"{type(error).__name__} when it was called: {reason}",
+            "It sees one example at a time, and must use jax.numpy so that JAX can trace it.",
+        ) from error
     if value.shape != ():
         raise InputError(
             "a loss that returns a scalar for one example", f"shape {value.shape}", "Sum over the outputs in it."
@@ -182,6 +191,16 @@ def check_examples(model: Model, x: Any, y: Any, warn: bool = True) -> Examples:
         )
     _refuse_prior_of_x(model, x)
     return Examples(x, y)
+
+
+def _as_numpy(a: Any, name: str) -> np.ndarray:
+    try:
+        a = np.asarray(a)
+    except ValueError as error:
+        raise InputError(f"an array {name}", f"ragged rows ({error})", "Give every example the same shape.") from None
+    if not (np.issubdtype(a.dtype, np.integer) or np.issubdtype(a.dtype, np.floating) or a.dtype == bool):
+        raise InputError(f"a real numeric array {name}", f"type {a.dtype}", "Encode its values as numbers.")
+    return a
 
 
 def _as_array(a: np.ndarray) -> Array:
@@ -213,15 +232,16 @@ def _refuse_non_finite(name: str, a: np.ndarray) -> None:
 
 
 @jax.jit
-def _log_prior_at(model: Model, x: Array) -> Array:
-    return model.log_prior(jnp.full(model.structure(x).size, 0.1), x)
+def _log_densities_at(model: Model, x: Array) -> list[Array]:
+    return model.log_densities(jnp.full(model.structure(x).size, 0.1), x)
 
 
 def _refuse_prior_of_x(model: Model, x: Array) -> None:
-    first, last = (float(_log_prior_at(model, row)) for row in (x[0], x[-1]))
-    if first != last and not (np.isnan(first) and np.isnan(last)):
-        raise InputError(
-            "priors that do not depend on the input",
-            f"log p0 = {first:.6g} at the first input and {last:.6g} at the last",
-            "theta belongs to the neuron, not to an example: let only the output depend on x.",
-        )
+    first, last = (_log_densities_at(model, row) for row in (x[0], x[-1]))
+    for site, a, b in zip(model.structure(x[0]).sites, first, last, strict=True):
+        if float(a) != float(b) and not (np.isnan(a) and np.isnan(b)):
+            raise InputError(
+                "priors that do not depend on the input",
+                f"site {site.name!r}, of log-density {float(a):.6g} at the first input and {float(b):.6g} at the last",
+                "theta belongs to the neuron, not to an example: let only the output depend on x, without sites for y.",
+            )

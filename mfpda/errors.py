@@ -40,8 +40,9 @@ _ADVICE = {
     Status.FINISHED: "All outer steps were done.",
     Status.INTERRUPTED: "The run was stopped by hand; fit(..., resume=this_fit) goes on from here.",
     Status.DIVERGED: (
-        "Particles or predictions became infinite or NaN; this is the last finite state. Use a smaller step size, "
-        "or step_size='auto', and check that h(theta, x) is bounded: an unbounded output can make exp(-V) improper."
+        "Particles or predictions became infinite or NaN; this is the last finite state. Give a smaller step_size than "
+        "the last one recorded, or a higher temperature, and check that h(theta, x) is bounded: an unbounded output, "
+        "such as a positive scale times tanh, can make exp(-V) improper or too steep to follow."
     ),
     Status.FAILED: "A function given to fit raised; everything recorded before it is in this fit.",
 }
@@ -53,7 +54,7 @@ class RunError(RuntimeError):
     def __init__(self, fit: Any, reason: str = ""):
         self.fit = fit
         super().__init__(
-            f"The run {fit.status.value} after outer step {fit.outer_steps}{reason}. {fit.status.advice} "
+            f"The run {fit.status.value} after outer step {fit.outer_steps}{reason.rstrip('. ')}. {fit.status.advice} "
             "The fit so far is on this error as .fit, and fit(..., throw=False) returns it instead of raising."
         )
 

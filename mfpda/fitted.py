@@ -15,7 +15,7 @@ import numpy as np
 import xarray as xr
 from jax import Array
 
-from mfpda import arviz_data, history, sampling, storage, tuning
+from mfpda import arviz_data, fingerprint, history, sampling, storage, tuning
 from mfpda.data import Examples
 from mfpda.errors import InputError, Status, listed
 from mfpda.kernels import KERNELS, Kernel
@@ -72,7 +72,7 @@ class Selected(NamedTuple):
     predict: Callable[[Any], Array]
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Fit:
     """A run of ``fit``: its particles, and the density q_g that they were led to.
 
@@ -229,8 +229,8 @@ class Fit:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything as netCDF, for ArviZ to read and for ``mfpda.load`` to go on from."""
-        probe = {"thetas": self.thetas[:4], "checks": fingerprint(self.model, self.thetas[:4], self.examples.x[:4])}
-        extra = {"state": self.state, "probe": probe, "buffer": tuple(self.examples) if self.is_stream else ()}
+        values = fingerprint.values(self.model, self.thetas, self.examples)
+        extra = {"state": self.state, "fingerprint": values, "buffer": tuple(self.examples) if self.is_stream else ()}
         attributes = {
             "is_stream": int(self.is_stream),
             "batch_size": self.batch_size or 0,
@@ -244,9 +244,7 @@ class Fit:
                     "start": _described(STARTS, self.start),
                 }
             ),
-            "sites": json.dumps([[site.name, list(site.shape)] for site in self.structure.sites]),
-            "loss": type(self.model.loss).__name__,
-            "temperature": float(self.model.temperature),
+            **fingerprint.names(self.model, self.examples.x[0]),
         }
         groups = self.groups | {storage.RUN_STATE: storage.pack(extra).assign_attrs(attributes)}
         storage.write(path, arviz_data.as_tree(groups, self.attributes))
@@ -254,8 +252,9 @@ class Fit:
 
 def to_inference_data(*fits: Fit) -> Any:
     """Runs of one model as chains of one ArviZ data set: R-hat then compares runs, ESS counts particles."""
-    if not fits:
-        raise InputError("at least one fit", "none", "Pass the fits one after another.")
+    if not fits or not all(isinstance(fit, Fit) for fit in fits):
+        found = ", ".join(type(fit).__name__ for fit in fits) or "none"
+        raise InputError("at least one fit", found, "Pass the fits one after another: to_inference_data(fit1, fit2).")
     return arviz_data.container(arviz_data.stacked([fit.groups for fit in fits]), fits[0].attributes)
 
 
@@ -302,25 +301,15 @@ def _sample(key: Array, potential: GibbsPotential, kernel: Any, num: int, steps:
 def _rows(x: Any, like: Array) -> Array:
     x = jnp.asarray(x, like.dtype)
     if x.shape[1:] != like.shape[1:] or x.ndim == 0:
-        expected = ("rows", *like.shape[1:])
-        raise InputError(
-            f"inputs of shape {expected}, as in training", f"{x.shape}", "Add the missing axis: x[None] for one input."
-        )
+        advice = "Add the axis over rows: x[None]." if x.shape == like.shape[1:] else "Give rows like those of the fit."
+        expected = ", ".join(["rows", *map(str, like.shape[1:])])
+        raise InputError(f"inputs of shape ({expected}), as in training", f"{x.shape}", advice)
     return x
 
 
 def _like(a: Array, b: Array) -> Array:
     """a with trailing axes of size 1, to broadcast against b."""
     return a.reshape(a.shape + (1,) * (b.ndim - a.ndim))
-
-
-def fingerprint(model: Model, thetas: Array, x: Array) -> dict[str, Array]:
-    """What tells two models apart: the outputs and prior densities of a few particles."""
-    at_rows = jax.vmap(model.output, in_axes=(None, 0))
-    return {
-        "outputs": jax.vmap(at_rows, in_axes=(0, None))(thetas, x),
-        "log_prior": jax.vmap(model.log_prior, in_axes=(0, None))(thetas, x[0]),
-    }
 
 
 def _described(registry: Registry, plug: Any) -> dict[str, Any]:

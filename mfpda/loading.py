@@ -6,13 +6,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax import Array
 
-from mfpda import arviz_data, history, storage, tuning
+from mfpda import arviz_data, fingerprint, history, storage, tuning
 from mfpda.data import Examples
 from mfpda.errors import InputError, Status, listed
-from mfpda.fitted import Fit, fingerprint, initial_state
+from mfpda.fitted import Fit, initial_state
 from mfpda.kernels import KERNELS, Kernel
 from mfpda.model import Model
 from mfpda.registry import Registry
@@ -33,6 +31,8 @@ def load(
     The model is code and is not in the file: give the one it was made with. Kernel, rule and start are found by their
     registered names; give those that are not registered.
     """
+    if not isinstance(model, Model):
+        raise InputError("the Model of the run", repr(model), "Call load(path, model).")
     tree = storage.read(path)
     if storage.RUN_STATE not in tree.children:
         raise InputError("a file of one saved fit", "several runs stacked as chains", "Read it with arviz.from_netcdf.")
@@ -45,7 +45,7 @@ def load(
     start = _rebuilt(STARTS, plugs["start"], start)
     x = groups["constant_data"]["x"].values
     y = groups["observed_data"]["y"].values if "observed_data" in groups else None
-    _check_same_model(model, stored, x)
+    fingerprint.check_names(model, jax.ShapeDtypeStruct(x.shape[1:], x.dtype), stored)
     is_stream, batch_size = bool(stored["is_stream"]), int(stored["batch_size"]) or None
     examples = Examples(jnp.asarray(x), None if y is None else jnp.asarray(y))
     particles = groups["posterior"].sizes["draw"]
@@ -53,7 +53,7 @@ def load(
     extra = storage.unpack(packed, template)
     if is_stream:
         examples = Examples(*extra["buffer"])
-    _check_same_outputs(model, extra["probe"], examples.x)
+    fingerprint.check_values(model, extra["state"].ensemble.theta, examples, extra["fingerprint"])
     return Fit(
         model=model,
         rule=rule,
@@ -98,33 +98,6 @@ def _template(model, examples, packed, is_stream, batch_size, kernel, rule, part
 
     def shapes(key, examples, batch):
         state = initial_state(key, model, examples, batch, kernel, rule, particles)
-        thetas = state.ensemble.theta[:4]
-        return {"state": state, "probe": {"thetas": thetas, "checks": fingerprint(model, thetas, examples.x[:4])}}
+        return {"state": state, "fingerprint": fingerprint.values(model, state.ensemble.theta, examples)}
 
     return jax.eval_shape(shapes, jax.random.key(0), examples, batch) | {"buffer": buffer}
-
-
-def _check_same_model(model: Model, stored: dict[str, Any], x: np.ndarray) -> None:
-    structure = model.structure(jax.ShapeDtypeStruct(x.shape[1:], x.dtype))
-    differences = {
-        "sites": (json.loads(stored["sites"]), [[site.name, list(site.shape)] for site in structure.sites]),
-        "loss": (stored["loss"], type(model.loss).__name__),
-        "temperature": (float(stored["temperature"]), float(model.temperature)),
-    }
-    for what, (theirs, ours) in differences.items():
-        if theirs != ours:
-            raise InputError(
-                f"the model that the file was made with, with {what} {theirs}", f"{what} {ours}", "Pass that model."
-            )
-
-
-def _check_same_outputs(model: Model, probe: dict[str, Any], x: Array) -> None:
-    now = fingerprint(model, probe["thetas"], x[:4])
-    for name, what in (("outputs", "h(theta, x)"), ("log_prior", "log p0(theta)")):
-        theirs, ours = np.asarray(probe["checks"][name]), np.asarray(now[name])
-        if not np.allclose(theirs, ours, rtol=1e-3, atol=1e-4):
-            raise InputError(
-                f"the model that the file was made with, whose {what} is {theirs.flat[0]:.6g} at a stored particle",
-                f"{ours.flat[0]:.6g}",
-                "Pass the model as it was declared for that run.",
-            )

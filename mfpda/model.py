@@ -122,7 +122,7 @@ class Model:
             neuron,
             as_loss(loss),
             _ByIdentity(init) if init else _NO_INIT,
-            tuple((site, tuple(names)) for site, names in (dims or {}).items()),
+            tuple((site, (names,) if isinstance(names, str) else tuple(names)) for site, names in (dims or {}).items()),
             tuple((dim, tuple(np.asarray(values).tolist())) for dim, values in (coords or {}).items()),
         )
 
@@ -186,7 +186,11 @@ class Model:
 
     def log_prior(self, theta: Array, x: Array) -> Array:
         """log p0 of one flat theta in unconstrained space, Jacobian included. x is any input: its value is not used."""
-        return sum(self._run(theta, x)[1], start=jnp.zeros((), theta.dtype))
+        return sum(self.log_densities(theta, x), start=jnp.zeros((), theta.dtype))
+
+    def log_densities(self, theta: Array, x: Array) -> list[Array]:
+        """The terms of log p0, one per site."""
+        return self._run(theta, x)[1]
 
     def constrain(self, theta: Array, x: Array) -> dict[str, Array]:
         """The sites' values on their supports for one flat theta."""
@@ -266,7 +270,7 @@ def _tails(declaration: Declaration, shape: tuple[int, ...], dtype: np.dtype) ->
     thetas = np.zeros((len(rays), len(both_ways), structure.size))
     for ray, (_, start, end) in zip(thetas, rays, strict=True):
         ray[:, start:end] = both_ways[:, None]
-    at_all = jax.jit(jax.vmap(jax.vmap(lambda theta: jnp.stack(model._run(theta, row)[1]))))
+    at_all = jax.jit(jax.vmap(jax.vmap(lambda theta: jnp.stack(model.log_densities(theta, row)))))
     heights = np.asarray(at_all(jnp.asarray(thetas, float)), float)
     tails = []
     for (k, start, end), along in zip(rays, heights, strict=True):
@@ -296,13 +300,21 @@ def _structure(declaration: Declaration, shape: tuple[int, ...], dtype: np.dtype
 
     try:
         output, unconstrained = jax.eval_shape(declare, jax.random.key(0), jax.ShapeDtypeStruct(shape, dtype))
+    except InputError:
+        raise
     except NotImplementedError as error:
         raise InputError(
             "priors that can be sampled",
             str(error) or "one without a sampler",
             "Use a proper distribution for every site.",
         ) from error
-    _refuse_unusable(found)
+    except Exception as error:
+        reason = str(error).strip().split("\n")[0].rstrip(".")
+        raise InputError(
+            f"a neuron that takes one input x of shape {shape} and returns h(theta, x)",
+            f"{type(error).__name__} when it was called: {reason}",
+            "It sees one row of x at a time, never the batch or y, and must use jax.numpy so that JAX can trace it.",
+        ) from error
     if not jnp.issubdtype(output.dtype, jnp.floating):
         raise InputError("a neuron that returns floats", f"type {output.dtype}", "h must be differentiable in theta.")
     dims = _named_dims(found, declaration)
@@ -390,6 +402,9 @@ def _named_dims(found: Mapping[str, dict[str, Any]], declaration: Declaration) -
                 raise InputError(
                     f"{size} coords for dim {axis_name!r}", f"{len(coords[axis_name])}", "Give one label per entry."
                 )
+    stray = [dim for dim in coords if dim not in sizes]
+    if stray:
+        raise InputError(f"coords for dims of the sites ({listed(sizes)})", listed(stray), "Correct the dim's name.")
     return named
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 from tqdm import tqdm
 
-from mfpda import history, sampling, schedules, storage, tuning
+from mfpda import fingerprint, history, sampling, schedules, storage, tuning
 from mfpda.data import DataSet, Examples, StreamFeed, feed
 from mfpda.errors import InputError, RunError, Status, listed
 from mfpda.fitted import Fit, RunState, constrain, current_potential, initial_state, predict, versions
@@ -139,13 +139,17 @@ def fit(
     Fit(100 particles, 10 outer steps, risk 0.1..., finished)
     """
     key, rule, kernel, start = _checked_plugs(key, model, rule, kernel, start)
+    if resume is not None and not isinstance(resume, Fit):
+        raise InputError("a Fit to resume", type(resume).__name__, "Load a saved one with mfpda.load(path, model).")
+    if not isinstance(record, Record):
+        raise InputError("a Record", repr(record), "Give Record(every=10), say.")
     positive_count(particles, "particles")
     positive_count(outer_steps, "outer_steps")
     start_key, data_key = jax.random.split(jax.random.fold_in(key, 0))
     earlier = (resume.examples, resume.outer_steps) if resume else (None, 0)
     source = feed(data_key, model, data, batch_size, *earlier)
     if resume:
-        _check_resumable(resume, rule, kernel, particles, outer_steps, source)
+        _check_resumable(resume, model, rule, kernel, particles, outer_steps, source)
     row = source.at(max(earlier[1], 1))[0].x[0]
     model.check_prior(row, rule.smallest_gamma)
     run = _Run(
@@ -192,9 +196,11 @@ def fit(
     }
     result = run.fit(status, settings)
     if failure is not None and throw:
-        raise RunError(result, f", at which {type(failure).__name__} was raised: {failure}") from failure
+        notes = " ".join(getattr(failure, "__notes__", []))
+        raise RunError(result, f", at which {type(failure).__name__} was raised: {failure}. {notes}") from failure
     if status is Status.DIVERGED and throw:
-        raise RunError(result)
+        finite = bool(jnp.all(jnp.isfinite(result.predict(result.examples.x))))
+        raise RunError(result, "" if finite else ": h(theta, x) is not finite at the particles it began with")
     return result
 
 
@@ -265,7 +271,7 @@ class _Run:
                 "acceptance_rate": stats.acceptance_rate,
                 "diverging": stats.diverging,
                 **stats.start,
-                **{name: metric(lambda x: predict(self.model, thetas, x)) for name, metric in self.metrics.items()},
+                **{name: _measured(name, metric, self.model, thetas) for name, metric in self.metrics.items()},
                 "seconds": time.perf_counter() - self.began,
             }
             numbers = {name: float(number) for name, number in numbers.items()}
@@ -303,7 +309,7 @@ class _Run:
             kernel=self.kernels[max(t, 1) - 1],
             start=self.start,
             examples=examples,
-            is_stream=isinstance(self.source, StreamFeed),
+            is_stream=self.source.is_stream,
             batch_size=self.source.batch_size,
             outer_steps=t,
             inner_steps=int(np.sum(self.inner_steps[:t])),
@@ -316,6 +322,14 @@ class _Run:
 
 
 _initial_state = jax.jit(initial_state, static_argnames=("particles",))
+
+
+def _measured(name: str, metric: Callable[..., Any], model: Model, thetas: Array) -> float:
+    try:
+        return float(metric(lambda x: predict(model, thetas, jnp.asarray(x))))
+    except Exception as error:
+        error.add_note(f"This was raised by the metric {name!r}, a function of predict that should return one number.")
+        raise
 
 
 def _grown(state: RunState, rule: Rule, anchors: int) -> RunState:
@@ -341,7 +355,14 @@ def _checked_plugs(key: Any, model: Any, rule: Any, kernel: Any, start: Any) -> 
 
 
 def _checked_metrics(metrics: Metrics | None) -> Metrics:
-    metrics = metrics or {}
+    metrics = {} if metrics is None else metrics
+    if not isinstance(metrics, dict):
+        raise InputError(
+            "metrics as a dict of functions of predict", type(metrics).__name__, 'Give {"name": function}.'
+        )
+    odd = [name for name in metrics if not isinstance(name, str) or "/" in name]
+    if odd:
+        raise InputError("names of metrics that are strings without '/'", listed(odd), "Netcdf has no other names.")
     taken = [name for name in metrics if name in history.OUTER_STATS]
     if taken:
         raise InputError("names of metrics other than " + listed(history.OUTER_STATS), listed(taken), "Rename them.")
@@ -352,28 +373,32 @@ def _checked_metrics(metrics: Metrics | None) -> Metrics:
 
 
 def _check_resumable(
-    earlier: Fit, rule: Rule, kernel: Kernel, particles: int, outer_steps: int, source: DataSet | StreamFeed
+    earlier: Fit,
+    model: Model,
+    rule: Rule,
+    kernel: Kernel,
+    particles: int,
+    outer_steps: int,
+    source: DataSet | StreamFeed,
 ) -> None:
-    """Refuse to go on with other plugs, another number of particles, or other data than the earlier run had."""
+    """Refuse to go on with another model, other plugs, another number of particles or other data than the run had."""
     same = {
+        "kind of data": ("a stream" if earlier.is_stream else "(x, y)", "a stream" if source.is_stream else "(x, y)"),
         "rule": (type(earlier.rule).__name__, type(rule).__name__),
         "kernel": (type(earlier.kernel).__name__, type(kernel).__name__),
-        "number of particles": (len(earlier.thetas), particles),
-        "kind of data": (earlier.is_stream, isinstance(source, StreamFeed)),
-        "batch size": (earlier.batch_size, source.batch_size),
+        "particles": (len(earlier.thetas), particles),
+        "batch_size": (earlier.batch_size, source.batch_size),
     }
     for what, (before, now) in same.items():
         if before != now:
-            raise InputError(
-                f"the {what} of the run that is resumed ({before})", str(now), "Resume with the same settings."
-            )
+            raise InputError(f"the {what} of the run that is resumed, {before}", str(now), f"Pass its {what} again.")
     if outer_steps < earlier.outer_steps:
-        raise InputError(
-            f"at least the {earlier.outer_steps} outer steps already done",
-            str(outer_steps),
-            "outer_steps counts them in all.",
-        )
-    now = source.at(earlier.outer_steps or 1)[0]
-    for name, ours, theirs in zip(("x", "y"), now, earlier.examples, strict=True):
+        done = f"at least the {earlier.outer_steps} outer steps already done"
+        raise InputError(done, str(outer_steps), "outer_steps counts them in all.")
+    examples = source.at(earlier.outer_steps or 1)[0]
+    for name, ours, theirs in zip(("x", "y"), examples, earlier.examples, strict=True):
         if ours is not None and not np.array_equal(np.asarray(ours), np.asarray(theirs)):
             raise InputError("the data of the run that is resumed", f"another {name}", "Pass the same data.")
+    fingerprint.check_names(model, examples.x[0], fingerprint.names(earlier.model, examples.x[0]))
+    values = fingerprint.values(earlier.model, earlier.thetas, examples)
+    fingerprint.check_values(model, earlier.thetas, examples, values)

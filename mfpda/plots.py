@@ -19,6 +19,8 @@ def trajectories(
     """
     import matplotlib.pyplot as plt
 
+    if len(coordinates) != 2 or any(isinstance(which, str) or len(which) != 2 for which in coordinates):
+        raise InputError("two pairs of a site and an index", repr(coordinates), 'Give [("w", 0), ("b", None)], say.')
     history = arviz_data.groups_of(inference_data)["particle_history"].isel(chain=chain)
     start = arviz_data.groups_of(inference_data)["prior"].isel(chain=chain)
     across, up = (
@@ -34,7 +36,8 @@ def trajectories(
     ax.figure.colorbar(dots, ax=ax, label="outer step")
     ax.set(xlabel=_label(history, *coordinates[0]), ylabel=_label(history, *coordinates[1]))
     ax.set_title("Particles: dark early, bright late")
-    ax.set_aspect("equal", adjustable="datalim")
+    if coordinates[0][0] == coordinates[1][0]:  # two coordinates of one site have one scale
+        ax.set_aspect("equal", adjustable="datalim")
     return ax
 
 
@@ -64,6 +67,8 @@ def function(
     import matplotlib.pyplot as plt
 
     x, y = np.asarray(x), np.asarray(y)
+    if x[0].size != 1:
+        raise InputError("inputs of one dimension", f"shape {x.shape}", "Plot a slice: give your own x and predict.")
     grid = np.linspace(x.min(), x.max(), 200).reshape(200, *x.shape[1:])
     ax = ax or plt.subplots(figsize=(5.5, 4), layout="constrained")[1]
     ax.scatter(x.ravel(), y, s=6, color="0.6", linewidth=0, label="data")
@@ -86,4 +91,13 @@ def _coordinate(dataset: Any, site: str, index: int | None) -> np.ndarray:
             f"a recorded site ({listed(map(str, dataset))})", repr(site), "Correct the name, or record it."
         )
     values = dataset[site].values
-    return values if index is None else values[..., index]
+    leading = 2 if "outer_step" in dataset.dims else 1
+    if index is None and values.ndim == leading:
+        return values
+    if isinstance(index, int) and values.ndim == leading + 1 and -values.shape[-1] <= index < values.shape[-1]:
+        return values[..., index]
+    raise InputError(
+        f"one coordinate of site {site!r}, whose shape is {values.shape[leading:]}",
+        f"index {index!r}",
+        'Give pairs of a site and an index, ("w", 0), or of a scalar site and None, ("b", None).',
+    )

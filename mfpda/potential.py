@@ -11,7 +11,7 @@ from mfpda.model import Model
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["model", "anchors", "coefficients", "gamma"], meta_fields=[])
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class GibbsPotential:
     """V(theta) = gamma [ (1/T) sum_i c_i . h(theta, x_i) - log p0(theta) ], whose density is proportional to exp(-V).
 
@@ -24,6 +24,9 @@ class GibbsPotential:
     anchors: Array
     coefficients: Array
     gamma: Array
+
+    def __repr__(self) -> str:
+        return f"GibbsPotential({self.model}, {len(self.anchors)} anchors, gamma={self.gamma})"
 
     def __call__(self, theta: Array) -> Array:
         """V at one flat theta in unconstrained space."""

@@ -17,7 +17,7 @@ class Registry(dict[str, type]):
         """The plug itself, or the one that this name stands for, with its default settings."""
         if isinstance(plug, str):
             if plug not in self:
-                near = difflib.get_close_matches(plug, self, n=1)
+                near = difflib.get_close_matches(plug.lower(), self, n=1)
                 advice = f"Did you mean {near[0]!r}?" if near else f"Give one of these, or a {self.kind} object."
                 raise InputError(f"the name of a {self.kind} ({listed(self)})", repr(plug), advice)
             return self[plug]()

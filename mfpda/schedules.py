@@ -92,10 +92,10 @@ def values(schedule: float | Schedule, outer_steps: int, name: str, whole: bool 
 def positive(number: object, name: str) -> float:
     """This number as a float, refused unless it is positive and finite."""
     try:
-        value = float(number)  # type: ignore[arg-type]
+        value = math.nan if isinstance(number, (str, bool)) else float(number)  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        raise InputError(f"a positive number as {name}", repr(number), "Give a float.") from None
-    if isinstance(number, bool) or not (math.isfinite(value) and value > 0):
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
         raise InputError(f"a positive finite number as {name}", repr(number), "Give a number above zero.")
     return value
 

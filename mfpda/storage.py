@@ -19,12 +19,25 @@ FORMAT = 1
 def write(path: str | os.PathLike[str], tree: xr.DataTree) -> None:
     """The tree as netCDF, in one piece: a reader sees the old file or the new one."""
     path = Path(path)
+    check_writable(path)
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
         tree.to_netcdf(unfinished, engine="h5netcdf")
         os.replace(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Refuse a path that no file can be written to."""
+    path = Path(path)
+    if path.is_dir():
+        raise InputError("the name of a file to write", f"the folder {str(path)!r}", "Add a file name, such as run.nc.")
+    if not os.access(path.parent, os.W_OK):
+        what = "cannot be written to" if path.parent.is_dir() else "does not exist"
+        raise InputError(
+            "a file in a folder that exists", f"{str(path.parent)!r}, which {what}", "Make the folder first."
+        )
 
 
 def read(path: str | os.PathLike[str]) -> xr.DataTree:

@@ -62,7 +62,7 @@ settings = {
 
 def figure(fit):
     """The paper's trajectory figure, beside what the neurons compute together."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11.5, 4.6), layout="constrained", gridspec_kw={"wspace": 0.08})
     mfpda.plots.trajectories(fit.idata, [("w", 0), ("w", 1)], ax=left)
     x, y = np.asarray(fit.examples.x), np.asarray(fit.examples.y)
     reach = 1.15 * np.abs(x).max()

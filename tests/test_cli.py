@@ -89,7 +89,7 @@ def test_a_run_that_diverges_is_saved_and_fails(model_file, tmp_path, capsys):
     out = tmp_path / "run.nc"
     assert main(["run", model_file, "--quiet", "--step-size", "1e30", "--out", str(out)]) == 1
     printed = capsys.readouterr()
-    assert "diverged after outer step 0" in printed.err
+    assert "the run diverged after outer step 0" in printed.err
     assert "diverged" in printed.out
     assert main(["summary", str(out)]) == 0
 
@@ -99,6 +99,8 @@ def test_a_run_that_diverges_is_saved_and_fails(model_file, tmp_path, capsys):
     [
         (["run", "nothing.py"], "no file at"),
         (["run", "MODEL", "--kernel", "nuts"], "name of a kernel"),
+        (["run", "MODEL", "--out", "none/run.nc"], "does not exist"),
+        (["run", "MODEL", "--figure", "none/run.png"], "does not exist"),
         (["run", "MODEL", "--inner-steps", "many"], "a schedule as one of"),
         (["run", "MODEL", "--batch-size", "few"], "batch size"),
         (["run", "EMPTY"], "no model and no data"),

@@ -21,6 +21,7 @@ ROOMS = [
     "tuning",
     "rules",
     "starts",
+    "fingerprint",
     "history",
     "arviz_data",
     "storage",

@@ -37,6 +37,14 @@ def test_trajectories_of_an_unknown_site(fit):
         plots.trajectories(fit.idata, [("v", 0), ("b", None)])
 
 
+@pytest.mark.parametrize(
+    "wrong", [[("w", None), ("b", None)], [("w", 3), ("b", None)], ["w", "b"], [("b", 0), ("w", 0)]]
+)
+def test_coordinates_that_do_not_exist(fit, wrong):
+    with pytest.raises(InputError, match=r"\(\"b\", None\)"):
+        plots.trajectories(fit.idata, wrong)
+
+
 def test_stat_draws_a_line_per_run(fit, small):
     other = mfpda.fit(jax.random.key(1), small.model, small.data, **small.quick)
     ax = plots.stat(mfpda.to_inference_data(fit, other))

@@ -60,7 +60,7 @@ def test_a_prior_that_cannot_be_sampled():
 
 
 def test_a_prior_that_depends_on_the_input():
-    refused("do not depend on the input", model_of(lambda x: numpyro.sample("w", dist.Normal(x[0], 1))))
+    refused("do not depend on the input, found site 'w'", model_of(lambda x: numpyro.sample("w", dist.Normal(x[0], 1))))
 
 
 @pytest.mark.parametrize(
@@ -75,6 +75,26 @@ def test_a_prior_that_depends_on_the_input():
 )
 def test_an_output_that_does_not_fit_the_loss(body, loss, match):
     refused(match, model_of(body, loss), (X, np.sign(Y)))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda x: x @ numpyro.sample("w", NORMAL.expand([3]).to_event(1)),  # w of 3, x of 1
+        lambda x: x[:, 0] * numpyro.sample("w", NORMAL),  # written for the batch
+        lambda x, y: x[0] * numpyro.sample("w", NORMAL),  # wants y
+        lambda x: numpyro.sample("w", NORMAL) and None,  # returns nothing
+        lambda x: float(x[0]) * numpyro.sample("w", NORMAL),  # not traceable
+        lambda x: numpyro.sample("w", NORMAL) + numpyro.sample("w", NORMAL),  # one name twice
+    ],
+)
+def test_a_neuron_that_cannot_be_called(body):
+    refused(r"takes one input x of shape \(1,\).*when it was called.*one row of x at a time", model_of(body))
+
+
+def test_a_loss_that_cannot_be_called():
+    refused("for one prediction z of shape.*when it was called", model_of(neuron, lambda z, y: jnp.mean(z - y, axis=0)))
+    refused("for one prediction z of shape.*missing 1 required", model_of(neuron, lambda z, y, w: z))
 
 
 def test_a_neuron_that_is_not_differentiable():
@@ -95,8 +115,11 @@ def test_data_that_is_no_pair(data):
     refused(r"\(x, y\) or mfpda.Stream", data=data)
 
 
-def test_inputs_that_are_no_numbers():
+def test_data_that_are_no_numbers():
     refused("numeric array x", data=(np.array([["a"]] * 20), Y))
+    refused("numeric array y", data=(X, np.array(["a"] * 20)))
+    refused("numeric array y", data=(X, Y + 1j))
+    refused("array x, found ragged", data=([[1.0], [1.0, 2.0]], Y[:2]))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -174,6 +197,7 @@ def test_dims_and_coords_that_do_not_fit():
     plated = lambda x: x[0] * jnp.sum(numpyro.sample("w", NORMAL.expand([3]).to_event(1)))  # noqa: E731
     refused("1 dims for site 'w'", model_of(plated, dims={"w": ["a", "b"]}))
     refused("dims for the neuron's sites.*'v'", model_of(plated, dims={"v": ["a"]}))
+    refused("coords for dims of the sites.*'b'", model_of(plated, dims={"w": "a"}, coords={"b": [1, 2, 3]}))
     refused("3 coords for dim 'a'", model_of(plated, dims={"w": ["a"]}, coords={"a": [1, 2]}))
     refused("no site of its name", model_of(plated, dims={"w": ["w"]}))
     refused("without '/'", model_of(lambda x: x[0] * numpyro.sample("layer/w", NORMAL)))
@@ -190,6 +214,7 @@ def test_unknown_names_list_the_known_ones():
     refused("'dual_averaging', 'latest'.*Did you mean 'latest'", rule="lastest")
     refused("'warm', 'resample'.*'cold'", start="cold")
     refused("the class ULA.*Call it", kernel=mfpda.ULA)
+    refused("Did you mean 'ula'", kernel="ULA")
     refused("a kernel: a frozen dataclass", kernel=object())
     refused("a rule with init", rule=object())
     refused("a start, callable", start=3)
@@ -219,6 +244,11 @@ def test_a_loss_that_is_not_convex_warns():
 def test_other_wrong_arguments():
     refused("names of metrics other than", metrics={"risk": lambda predict: 0.0})
     refused("functions of predict", metrics={"mine": 3})
+    refused("metrics as a dict", metrics=len)
+    refused("without '/'", metrics={"test/risk": len})
+    refused("strings without", metrics={1: len})
+    refused("a Record, found 10", record=10)
+    refused("a Fit to resume, found str.*mfpda.load", resume="run.nc")
     refused("sites of the neuron.*'v'", record=mfpda.Record(sites=("v",)))
     with pytest.raises(InputError, match=r"Record.every"):
         mfpda.Record(every=0)
@@ -283,7 +313,7 @@ class TestLoading:
         [
             ({"loss": losses.Logistic()}, "loss Squared, found loss Logistic"),
             ({"temperature": 0.5}, "temperature 0.02, found temperature 0.5"),
-            ({"sites": {"w": NORMAL.expand([1]).to_event(1), "c": NORMAL}}, "sites.*'b'.*found sites"),
+            ({"sites": {"w": NORMAL.expand([1]).to_event(1), "c": NORMAL}}, 'sites.*"b".*found sites'),
             ({"sites": {"w": dist.Normal(0, 3).expand([1]).to_event(1), "b": NORMAL}}, "log p0"),
             ({"h": lambda theta, x: 3 * jnp.tanh(x @ theta["w"] + theta["b"])}, "h.theta, x"),
         ],
@@ -304,11 +334,49 @@ def test_resuming_with_other_settings(small):
     for match, change in {
         "rule of the run": {"rule": "latest"},
         "kernel of the run": {"kernel": "gradient_descent"},
-        "number of particles": {"particles": 31},
-        "batch size": {"batch_size": 4},
+        "particles of the run that is resumed, 30, found 31": {"particles": 31},
+        "batch_size of the run": {"batch_size": 4},
         "already done": {"outer_steps": 3},
     }.items():
         with pytest.raises(InputError, match=match):
             mfpda.fit(jax.random.key(0), small.model, small.data, **(small.quick | change), resume=fit)
     with pytest.raises(InputError, match="another y"):
         mfpda.fit(jax.random.key(0), small.model, (small.x, -small.data[1]), **small.quick, resume=fit)
+    given = {"sites": {"w": NORMAL.expand([1]).to_event(1), "b": NORMAL}, "loss": losses.Squared(), "temperature": 0.02}
+    h = lambda theta, x: 2 * jnp.tanh(x @ theta["w"] + theta["b"])  # noqa: E731
+    for match, other in {
+        "temperature 0.02, found temperature 0.5": Model.from_function(h, **(given | {"temperature": 0.5})),
+        "h.theta, x.": Model.from_function(lambda theta, x: 1.5 * h(theta, x), **given),
+    }.items():
+        with pytest.raises(InputError, match=match):
+            mfpda.fit(jax.random.key(0), other, small.data, **small.quick, resume=fit)
+    first, second = (Model.from_function(h, **(given | {"loss": lambda z, y, p=p: (z - y) ** p})) for p in (2, 4))
+    fit_of_first = mfpda.fit(jax.random.key(0), first, small.data, **small.quick)
+    with pytest.raises(InputError, match="whose loss is"):
+        mfpda.fit(jax.random.key(0), second, small.data, **small.quick, resume=fit_of_first)
+    same = Model.from_function(h, **given)  # declared anew, but the same
+    assert mfpda.fit(jax.random.key(0), same, small.data, **small.quick, resume=fit).outer_steps == 8
+
+
+def test_files_that_cannot_be_written(small, tmp_path):
+    fit = mfpda.fit(jax.random.key(0), small.model, small.data, **small.quick)
+    with pytest.raises(InputError, match="which does not exist"):
+        fit.save(tmp_path / "none" / "run.nc")
+    with pytest.raises(InputError, match="the folder"):
+        fit.save(tmp_path)
+
+
+def test_a_neuron_that_is_not_finite_at_the_start_is_named_as_the_cause():
+    broken = model_of(lambda x: x[0] * jnp.log(numpyro.sample("w", NORMAL)))
+    with pytest.raises(
+        mfpda.RunError, match=r"after outer step 0: h.theta, x. is not finite at the particles it began"
+    ):
+        mfpda.fit(jax.random.key(0), broken, (X, Y), particles=20, outer_steps=1, inner_steps=1, progress=False)
+
+
+def test_what_is_no_fit(small):
+    fit = mfpda.fit(jax.random.key(0), small.model, small.data, **small.quick)
+    assert mfpda.summary(fit) == mfpda.summary(fit.idata)
+    for wrong in (lambda: mfpda.summary("run.nc"), lambda: mfpda.to_inference_data([fit, fit])):
+        with pytest.raises(InputError, match="fit"):
+            wrong()
