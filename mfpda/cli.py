@@ -37,20 +37,26 @@ def run(options: argparse.Namespace) -> int:
     for path in filter(None, (options.out, options.figure)):
         storage.check_writable(path)
     module = _module(options.file)
-    arguments = dict(getattr(module, "settings", {})) | _overrides(options, getattr(module, "settings", {}))
+    settings = dict(getattr(module, "settings", {}))
+    arguments = {"progress": not options.quiet} | settings | _overrides(options, settings) | {"throw": True}
+    if options.quiet:
+        arguments["progress"] = False
     data_key, fit_key = jax.random.split(jax.random.key(options.key))
     failed = False
     try:
-        result = fit(fit_key, module.model, module.data(data_key), progress=not options.quiet, **arguments)
+        result = fit(fit_key, module.model, module.data(data_key), **arguments)
     except RunError as error:
         result, failed = error.fit, True
         reason = f": {error.__cause__}" if error.__cause__ else ""
         print(f"mfpda: the run {result.status.value} after outer step {result.outer_steps}{reason}", file=sys.stderr)
-    print(summary(result.idata))
     if options.out:
         result.save(options.out)
-        print(f"\nsaved {options.out}")
-    if options.figure:
+    print(summary(result.idata), end="\n\n")
+    if options.out:
+        print(f"saved {options.out}")
+    if options.figure and not result.rows:
+        print(f"not drawn: {options.figure}, no outer step was finished")
+    elif options.figure:
         _figure(module, result, options.figure)
         print(f"drawn {options.figure}")
     return int(failed)
@@ -133,11 +139,11 @@ def _module(path: str) -> ModuleType:
     file = Path(path)
     if not file.is_file():
         raise InputError("a Python file with a model", f"no file at {path!r}", "See models/ for examples.")
-    spec = importlib.util.spec_from_file_location(file.stem, file)
+    spec = importlib.util.spec_from_file_location(f"mfpda_model_{file.stem}", file)
     if spec is None or spec.loader is None:
         raise InputError("a Python file with a model", repr(path), "Its name should end in .py.")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[file.stem] = module
+    sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     missing = [name for name in ("model", "data") if not hasattr(module, name)]
     if missing:

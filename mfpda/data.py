@@ -15,7 +15,7 @@ import numpy as np
 from jax import Array
 
 from mfpda.errors import InputError, NotConvexWarning
-from mfpda.losses import FromFunction, seen_convex
+from mfpda.losses import CONVEX, seen_convex
 from mfpda.model import Model
 from mfpda.schedules import positive_count
 
@@ -50,7 +50,8 @@ class DataSet:
 
     def __init__(self, key: Array, examples: Examples, batch_size: int | None):
         n = len(examples.x)
-        if batch_size is not None and positive_count(batch_size, "batch_size") > n:
+        batch_size = None if batch_size is None else positive_count(batch_size, "batch_size")
+        if batch_size is not None and batch_size > n:
             raise InputError(
                 f"a batch_size of at most n = {n}", str(batch_size), "Use batch_size=None for the full batch."
             )
@@ -58,7 +59,10 @@ class DataSet:
         self._epoch, self._order = -1, np.empty(0, int)
 
     def at(self, t: int) -> tuple[Examples, Array | None]:
-        """The anchors and the batch of step t: the full set, or the next slice of this epoch's permutation."""
+        """The anchors and the batch of step t: the full set, or the next slice of this epoch's permutation.
+
+        The n mod b examples at the end of a permutation wait for another epoch.
+        """
         if self.batch_size is None:
             return self.examples, None
         n, b = len(self.examples.x), self.batch_size
@@ -75,9 +79,9 @@ class DataSet:
 class StreamFeed:
     """A stream's anchors: every step adds a batch to a buffer.
 
-    The buffer's capacity is 4, 8, 16, ... batches, a function of t alone: a run compiles once per capacity, pays at
-    most for twice the anchors it has, and gives the same bits when it is resumed. Free places repeat the first
-    example and have coefficient 0.
+    The buffer's capacity is 4, 8, 16, ... batches, a function of t alone: a run compiles once per capacity, pays from
+    its third step on for at most twice the anchors it has, and gives the same bits when it is resumed. Free places
+    repeat the first example and have coefficient 0.
     """
 
     is_stream = True
@@ -164,10 +168,13 @@ def check_examples(model: Model, x: Any, y: Any, warn: bool = True) -> Examples:
             found = f"{len(x)} inputs and " + (f"{len(y)} labels" if y.ndim else "a scalar label")
             raise InputError("x and y of equal length", found, "Check how the data was split.")
         _refuse_non_finite("y", y)
-    x = _as_array(x)
+    x = as_array(x)
     outputs = model.structure(x[0]).output
+    if len(outputs) > 1 or (y is not None and y.ndim > 2):
+        found = f"outputs of shape {outputs}" + ("" if y is None else f" and labels of shape {y.shape}")
+        raise InputError("a scalar or a vector for every example", found, "Flatten them: h.ravel(), y.reshape(n, -1).")
     y = model.loss.check_labels(y, outputs)
-    y = y if y is None else _as_array(y)
+    y = y if y is None else as_array(y)
     z = jax.ShapeDtypeStruct(outputs, jnp.result_type(float))
     try:
         value = jax.eval_shape(model.loss.value, z, None if y is None else y[0])
@@ -182,7 +189,7 @@ def check_examples(model: Model, x: Any, y: Any, warn: bool = True) -> Examples:
         raise InputError(
             "a loss that returns a scalar for one example", f"shape {value.shape}", "Sum over the outputs in it."
         )
-    if warn and isinstance(model.loss, FromFunction) and not seen_convex(model.loss, y, outputs):
+    if warn and type(model.loss) not in CONVEX and not seen_convex(model.loss, y, outputs):
         warnings.warn(
             "The loss is not convex in its prediction where it was tried: a minimum may be local, and a certificate "
             "would not hold. Use a convex loss if you need that claim.",
@@ -203,7 +210,7 @@ def _as_numpy(a: Any, name: str) -> np.ndarray:
     return a
 
 
-def _as_array(a: np.ndarray) -> Array:
+def as_array(a: np.ndarray) -> Array:
     return jnp.asarray(a, float) if np.issubdtype(a.dtype, np.floating) else jnp.asarray(a)
 
 

@@ -5,6 +5,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 from jax.scipy.special import gammaln
 from numpyro.distributions import constraints
@@ -30,7 +31,7 @@ class PowerNormal(dist.Distribution):
     reparametrized_params: ClassVar[list[str]] = ["rate"]
 
     def __init__(self, rate=1.0, power=2.0, *, validate_args=None):
-        if isinstance(power, (int, float)) and not 1 < power <= 2:
+        if not isinstance(power, jax.core.Tracer) and not np.all((np.asarray(power) > 1) & (np.asarray(power) <= 2)):
             raise InputError(
                 "a power in (1, 2]",
                 repr(power),
@@ -81,6 +82,6 @@ def penalty(lambda1: float, lambda2: float, power: float = 2.0) -> Penalty:
     0.2236 0.001
     """
     lambda1, lambda2 = positive(lambda1, "lambda1"), positive(lambda2, "lambda2")
-    if power == 2:
+    if isinstance(power, (int, float)) and power == 2:
         return Penalty(dist.Normal(0.0, math.sqrt(lambda2 / (2 * lambda1))), lambda2)
     return Penalty(PowerNormal(lambda1 / lambda2, power), lambda2)

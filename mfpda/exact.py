@@ -86,13 +86,13 @@ class _GridOutputs(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Quadrature:
-    """A problem on a grid over unconstrained theta: prior masses of the nodes and the outputs H there."""
+    """A problem on a grid over unconstrained theta: log prior masses of the nodes, the outputs H there."""
 
     model: Model
     x: np.ndarray
     y: Any
     thetas: np.ndarray
-    prior: np.ndarray
+    log_prior: np.ndarray
     outputs: np.ndarray
     edge: np.ndarray
 
@@ -121,8 +121,7 @@ class Quadrature:
                 "Widen bounds or raise points.",
             )
         y = None if examples.y is None else np.asarray(examples.y)
-        prior = np.exp(log_weight - total)
-        return cls(model, np.asarray(examples.x), y, thetas, prior, np.concatenate(outputs), edge)
+        return cls(model, np.asarray(examples.x), y, thetas, log_weight - total, np.concatenate(outputs), edge)
 
     @property
     def temperature(self) -> float:
@@ -144,16 +143,13 @@ class Quadrature:
         return law, log_normaliser
 
     def _gibbs(self, coefficients: np.ndarray, gamma: float = 1.0) -> tuple[Law, float]:
-        energy = self.outputs.reshape(len(self.prior), -1) @ np.ravel(coefficients) / self.temperature
-        with np.errstate(divide="ignore"):
-            log_prior = np.log(self.prior)
-        log_mass = gamma * (log_prior - energy)
+        energy = self.outputs.reshape(len(self.thetas), -1) @ np.ravel(coefficients) / self.temperature
+        log_mass = gamma * (self.log_prior - energy)
         log_normaliser = logsumexp(log_mass)
         log_q = log_mass - log_normaliser
-        inside = self.prior > 0
-        return Law(np.exp(log_q), np.where(inside, log_q - np.where(inside, log_prior, 0.0), 0.0)), float(
-            log_normaliser
-        )
+        inside = np.isfinite(self.log_prior)
+        log_ratio = np.where(inside, log_q - np.where(inside, self.log_prior, 0.0), 0.0)
+        return Law(np.exp(log_q), log_ratio), float(log_normaliser)
 
     def predictions(self, law: Law) -> np.ndarray:
         """z_i = E_q h(theta, x_i)."""
@@ -197,7 +193,7 @@ class Quadrature:
         if key is None and (batch_size or particles):
             raise InputError("a key for random batches or particles", "None", "Pass key=jax.random.key(0), say.")
         key = jax.random.key(0) if key is None else key  # never drawn from when nothing is random
-        law = Law(self.prior, np.zeros_like(self.prior))
+        law = self._prior
         batches = DataSet(
             jax.random.fold_in(key, 0), check_examples(self.model, self.x, self.y, warn=False), batch_size
         )
@@ -212,7 +208,8 @@ class Quadrature:
                 z = self.predictions(self._drawn(draw_key, law, particles) if particles else law)
                 now, batch = jnp.asarray(t, float), batches.at(t)[1]
                 state, (c, gamma) = rule.update(step_key, state, now, _GridOutputs(jnp.asarray(z)), batch, problem)
-                full_c = jnp.zeros((len(self.x), *c.shape[1:])).at[batch].add(c) if len(c) != len(self.x) else c
+                scattered = rule.on_batch and batch is not None
+                full_c = jnp.zeros((len(self.x), *c.shape[1:])).at[batch].add(c) if scattered else c
                 g, mass = map(np.asarray, rule.dual(state, now))
                 fresh = np.asarray(problem.derivative(jnp.asarray(z), None))
                 g = np.where(mass.reshape(mass.shape + (1,) * (g.ndim - 1)) > 0, g, fresh)
@@ -260,7 +257,7 @@ class Quadrature:
             ascent = np.einsum("nij,nj->ni", second.reshape(n, residual.shape[1], -1), residual)
             return float(np.mean(conjugate)) + self.temperature * log_normaliser, -ascent.ravel()
 
-        u = self.predictions(Law(self.prior, np.zeros_like(self.prior)))
+        u = self.predictions(self._prior)
         return self._rows(loss.derivative, _minimised(negative_dual, u))
 
     def _best_over_duals(self) -> np.ndarray:
@@ -281,12 +278,12 @@ class Quadrature:
         ]
         rounding = np.array([1e-13, -1e-13])  # at an end itself the conjugate has no derivative
         box = np.stack(ends, axis=-1).reshape(-1, 2) + rounding
-        start = self._rows(loss.derivative, self.predictions(Law(self.prior, np.zeros_like(self.prior))))
+        start = self._rows(loss.derivative, self.predictions(self._prior))
         return _minimised(negative_dual, start, box)
 
-    def second_moment(self, law: Law) -> np.ndarray:
-        """E_q[theta theta'] in unconstrained space."""
-        return np.einsum("g,gi,gj->ij", law.probability, self.thetas, self.thetas)
+    @property
+    def _prior(self) -> Law:
+        return Law(np.exp(self.log_prior), np.zeros_like(self.log_prior))
 
     def _drawn(self, key: Array, law: Law, particles: int) -> Law:
         """The law of that many independent draws."""

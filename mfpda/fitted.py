@@ -16,7 +16,7 @@ import xarray as xr
 from jax import Array
 
 from mfpda import arviz_data, fingerprint, history, sampling, storage, tuning
-from mfpda.data import Examples
+from mfpda.data import Examples, as_array
 from mfpda.errors import InputError, Status, listed
 from mfpda.kernels import KERNELS, Kernel
 from mfpda.kernels.protocol import Auto
@@ -26,6 +26,7 @@ from mfpda.outputs import predictions
 from mfpda.potential import GibbsPotential, prior_potential
 from mfpda.registry import Registry
 from mfpda.rules import RULES, Coefficients, Rule
+from mfpda.schedules import positive_count
 from mfpda.starts import STARTS, Start
 
 
@@ -81,8 +82,8 @@ class Fit:
 
         q_g proportional to p0(theta) exp(-(1/T) sum_i weight_i g_i . h(theta, x_i)),
 
-    g the rule's dual, weight 1/n (in a stream, the anchor's share of the average): the run's last Gibbs potential at
-    gamma = 1.
+    g the rule's dual, weight 1/n (in a stream, the anchor's share of the average). For dual averaging on the full batch
+    this is the run's last Gibbs potential at gamma = 1.
     """
 
     model: Model
@@ -141,14 +142,12 @@ class Fit:
         if not self.is_stream:
             return GibbsPotential(self.model, self.examples.x, self.dual / len(self.examples.x), jnp.ones(()))
         mass = self.rule.dual(self.state.rule, jnp.asarray(self.outer_steps, float)).mass
-        seen = np.flatnonzero(np.asarray(mass) > 0)
-        weight = (mass / jnp.sum(mass))[seen]
-        dual = self.dual[seen]
-        return GibbsPotential(self.model, self.examples.x[seen], _like(weight, dual) * dual, jnp.ones(()))
+        weight, dual = mass[: self._seen] / jnp.sum(mass[: self._seen]), self.dual[: self._seen]
+        return GibbsPotential(self.model, self.examples.x[: self._seen], _like(weight, dual) * dual, jnp.ones(()))
 
     def sample(self, key: Array, num: int) -> dict[str, Array]:
         """Fresh particles of q_g: any number, by the run's kernel from q1, with as many steps as the whole run took."""
-        key = as_key(key)
+        key, num = as_key(key), positive_count(num, "num")
         thetas = _sample(key, self.potential, self.kernel, num, max(self.inner_steps, 1))
         return constrain(self.model, thetas, self.examples.x[0])
 
@@ -162,7 +161,7 @@ class Fit:
             raise InputError("at least one recorded outer step", "none", "Run longer, or record more often.")
         sites = [site.name for site in self.structure.sites]
         kept = self.rows[0].particles
-        if list(kept) != sites or len(next(iter(kept.values()))) != len(self.thetas):
+        if set(kept) != set(sites) or len(next(iter(kept.values()))) != len(self.thetas):
             raise InputError(
                 "a history with every site and every particle",
                 f"sites {listed(kept)} of {len(next(iter(kept.values()), []))} particles",
@@ -299,7 +298,7 @@ def _sample(key: Array, potential: GibbsPotential, kernel: Any, num: int, steps:
 
 
 def _rows(x: Any, like: Array) -> Array:
-    x = jnp.asarray(x, like.dtype)
+    x = as_array(np.asarray(x))
     if x.shape[1:] != like.shape[1:] or x.ndim == 0:
         advice = "Add the axis over rows: x[None]." if x.shape == like.shape[1:] else "Give rows like those of the fit."
         expected = ", ".join(["rows", *map(str, like.shape[1:])])
@@ -317,5 +316,9 @@ def _described(registry: Registry, plug: Any) -> dict[str, Any]:
     settings = {}
     for field in dataclasses.fields(plug):
         value = getattr(plug, field.name)
-        settings[field.name] = "auto" if isinstance(value, Auto) else float(value) if hasattr(value, "dtype") else value
+        if isinstance(value, Auto):
+            value = "auto"
+        elif hasattr(value, "dtype") and np.ndim(value) == 0:
+            value = float(value)
+        settings[field.name] = value if isinstance(value, (int, float, str, type(None))) else repr(value)
     return {"name": registry.name_of(plug), "settings": settings}

@@ -25,7 +25,7 @@ OUTER_STATS = (
 
 @dataclass(frozen=True)
 class Record:
-    """What is kept of a run: every how many outer steps, of which sites, and of how many particles.
+    """What is kept of a run: every how many outer steps (and the last), of which sites, and of how many particles.
 
     The final particles are always kept whole; ``sites`` and ``particles`` thin only their history.
 

@@ -209,6 +209,9 @@ class FromFunction(Loss):
         return self.function(z, y)
 
 
+CONVEX = (Squared, Logistic, SmoothedHinge, Softmax)  # known to be: no need to try
+
+
 def as_loss(loss: Loss | Callable[[Array, Any], Array]) -> Loss:
     """The loss itself, or a function (z, y) -> scalar made into one."""
     if isinstance(loss, Loss):
@@ -266,12 +269,21 @@ def _first_wrong(y: np.ndarray, wrong: np.ndarray) -> str:
 def _scalar_conjugate(value: Callable[..., Array], g: Array, y: Any) -> Array:
     """Maximise the concave g u - l(u, y) by bisection on the sign of g - l'(u, y): right for kinks too.
 
-    The bracket doubles outwards from 0 to 2^40. If the slope there still exceeds rounding, the supremum is infinite.
+    The bracket doubles outwards from 1 to 2^40, or to where the loss overflows. If the slope there still exceeds
+    rounding, the supremum is infinite.
     """
     slope = lambda u: g - jax.grad(value)(u, y)  # noqa: E731
     one = jnp.ones((), g.dtype)
-    upper = jax.lax.while_loop(lambda u: (slope(u) > 0) & (u < 2.0**40), lambda u: 2 * u, one)
-    lower = jax.lax.while_loop(lambda u: (slope(u) < 0) & (u > -(2.0**40)), lambda u: 2 * u, -one)
+
+    def further(sign):  # while it pays, and while the loss can be evaluated there
+        def pays(u):
+            known = jnp.isfinite(slope(2 * u)) & jnp.isfinite(value(2 * u, y))
+            return (sign * slope(u) > 0) & (jnp.abs(u) < 2.0**40) & known
+
+        return pays
+
+    upper = jax.lax.while_loop(further(1), lambda u: 2 * u, one)
+    lower = jax.lax.while_loop(further(-1), lambda u: 2 * u, -one)
     slack = _slack(g) * (1 + jnp.abs(g))
     unbounded = (slope(upper) > slack) | (slope(lower) < -slack)
 

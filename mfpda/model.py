@@ -236,7 +236,10 @@ class Model:
             return jnp.asarray(self.neuron(x)), log_densities, values
 
     def check_prior(self, x: Any, smallest_gamma: float) -> None:
-        """Refuse a prior for which p0^gamma cannot be integrated, gamma the smallest factor that the rule will use."""
+        """Refuse a prior for which p0^gamma cannot be integrated, gamma the smallest factor that the rule will use.
+
+        Each site's own density is tried, the others fixed: a prior that is heavy only jointly passes.
+        """
         for site, power, dimensions in _tails(self.declaration, jnp.shape(x), jnp.result_type(x)):
             if smallest_gamma * power <= dimensions * (1 + 1e-3):
                 fraction = "p0" if smallest_gamma == 1 else f"p0^({Fraction(smallest_gamma).limit_denominator(100)})"
@@ -352,6 +355,8 @@ def _refuse_unusable(found: Mapping[str, dict[str, Any]]) -> None:
                 f"site {name!r} with the discrete {type(site['fn']).__name__}",
                 "Particles move along gradients: use a continuous relaxation of it.",
             )
+        if site.get("scale") not in (None, 1, 1.0):
+            raise InputError("sites with their own density", f"site {name!r} under handlers.scale", "Change the prior.")
         if "/" in name:
             raise InputError(
                 "site names without '/'", repr(name), "Netcdf reads '/' as a group: use handlers.scope's divider=."

@@ -136,15 +136,14 @@ def fit(
     >>> model = mfpda.Model(neuron, mfpda.losses.Squared(), temperature=0.01)
     >>> x = jnp.linspace(-2, 2, 50)
     >>> mfpda.fit(jax.random.key(0), model, (x, jnp.sin(x)), particles=100, outer_steps=10, progress=False)
-    Fit(100 particles, 10 outer steps, risk 0.1..., finished)
+    Fit(100 particles, 10 outer steps, risk 0.0..., finished)
     """
     key, rule, kernel, start = _checked_plugs(key, model, rule, kernel, start)
     if resume is not None and not isinstance(resume, Fit):
         raise InputError("a Fit to resume", type(resume).__name__, "Load a saved one with mfpda.load(path, model).")
     if not isinstance(record, Record):
         raise InputError("a Record", repr(record), "Give Record(every=10), say.")
-    positive_count(particles, "particles")
-    positive_count(outer_steps, "outer_steps")
+    particles, outer_steps = positive_count(particles, "particles"), positive_count(outer_steps, "outer_steps")
     start_key, data_key = jax.random.split(jax.random.fold_in(key, 0))
     earlier = (resume.examples, resume.outer_steps) if resume else (None, 0)
     source = feed(data_key, model, data, batch_size, *earlier)
@@ -169,6 +168,15 @@ def fit(
     else:
         run.begin(start_key, particles)
 
+    settings = {
+        "rule": repr(rule),
+        "kernel": repr(kernel),
+        "start": repr(start),
+        "particles": particles,
+        "outer_steps": outer_steps,
+        "inner_steps": inner_steps if isinstance(inner_steps, int) else repr(inner_steps),
+        "batch_size": source.batch_size,
+    }
     status, failure = Status.FINISHED, None
     bar = tqdm(total=outer_steps, initial=run.place.t, disable=not progress, desc="mfpda", unit="step")
     try:
@@ -185,19 +193,9 @@ def fit(
     finally:
         bar.close()
 
-    settings = {
-        "rule": repr(rule),
-        "kernel": repr(kernel),
-        "start": repr(start),
-        "particles": particles,
-        "outer_steps": outer_steps,
-        "inner_steps": inner_steps if isinstance(inner_steps, int) else repr(inner_steps),
-        "batch_size": source.batch_size,
-    }
     result = run.fit(status, settings)
     if failure is not None and throw:
-        notes = " ".join(getattr(failure, "__notes__", []))
-        raise RunError(result, f", at which {type(failure).__name__} was raised: {failure}. {notes}") from failure
+        raise RunError(result, f", at which {type(failure).__name__} was raised: {failure}") from failure
     if status is Status.DIVERGED and throw:
         finite = bool(jnp.all(jnp.isfinite(result.predict(result.examples.x))))
         raise RunError(result, "" if finite else ": h(theta, x) is not finite at the particles it began with")
@@ -257,12 +255,13 @@ class _Run:
             self.key, np.int32(t), state, examples, batch, self.model, kernel, self.rule, self.start, inner_steps
         )
         thetas = state.ensemble.theta
-        taken = snapshot(self.model, thetas, self.source.judged_on(t)) if self.record.wants(t) else None
+        taken = snapshot(self.model, thetas, self.source.judged_on(t)) if self._recorded(t) else None
         stats, taken = jax.device_get((stats, taken))
         if not stats.finite or (taken is not None and not np.isfinite(taken.risk)):
             return False
         if taken is not None:
             numbers = {
+                **stats.start,
                 "risk": taken.risk,
                 "second_moment": taken.second_moment,
                 "stiffness": taken.stiffness,
@@ -270,7 +269,6 @@ class _Run:
                 "inner_steps": inner_steps,
                 "acceptance_rate": stats.acceptance_rate,
                 "diverging": stats.diverging,
-                **stats.start,
                 **{name: _measured(name, metric, self.model, thetas) for name, metric in self.metrics.items()},
                 "seconds": time.perf_counter() - self.began,
             }
@@ -278,6 +276,9 @@ class _Run:
             self.rows.append(Row(t, numbers, self.record.thin(self.sites, taken.particles)))
         self.place = _Place(t, state, examples)
         return True
+
+    def _recorded(self, t: int) -> bool:
+        return self.record.wants(t) or t == len(self.kernels)
 
     def shown(self) -> dict[str, str]:
         """The numbers of the progress bar."""
@@ -328,8 +329,7 @@ def _measured(name: str, metric: Callable[..., Any], model: Model, thetas: Array
     try:
         return float(metric(lambda x: predict(model, thetas, jnp.asarray(x))))
     except Exception as error:
-        error.add_note(f"This was raised by the metric {name!r}, a function of predict that should return one number.")
-        raise
+        raise RuntimeError(f"the metric {name!r} raised {type(error).__name__}: {error}") from error
 
 
 def _grown(state: RunState, rule: Rule, anchors: int) -> RunState:
@@ -351,6 +351,8 @@ def _checked_plugs(key: Any, model: Any, rule: Any, kernel: Any, start: Any) -> 
         raise InputError("a rule with init, grow, update and dual", repr(rule), f"Use one of {listed(RULES)}.")
     if not isinstance(start, Start):
         raise InputError("a start, callable on an ensemble", repr(start), f"Use one of {listed(STARTS)}.")
+    for plug in (rule, start):
+        tuning.check_pytree(plug)
     return key, rule, kernel, start
 
 
@@ -384,7 +386,7 @@ def _check_resumable(
     """Refuse to go on with another model, other plugs, another number of particles or other data than the run had."""
     same = {
         "kind of data": ("a stream" if earlier.is_stream else "(x, y)", "a stream" if source.is_stream else "(x, y)"),
-        "rule": (type(earlier.rule).__name__, type(rule).__name__),
+        "rule": (repr(earlier.rule), repr(rule)),
         "kernel": (type(earlier.kernel).__name__, type(kernel).__name__),
         "particles": (len(earlier.thetas), particles),
         "batch_size": (earlier.batch_size, source.batch_size),

@@ -1,6 +1,6 @@
 """The Gibbs potential that an outer step hands to the inner sampler."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import jax
@@ -40,9 +40,6 @@ class GibbsPotential:
     def draw_initial(self, key: Array) -> Array:
         """One flat theta drawn from the model's q1."""
         return self.model.draw_initial(key, self.anchors[0])
-
-    def with_gamma(self, gamma: float) -> "GibbsPotential":
-        return replace(self, gamma=jnp.asarray(gamma, self.gamma.dtype))
 
 
 def prior_potential(model: Model, anchors: Array) -> GibbsPotential:

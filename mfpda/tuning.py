@@ -5,7 +5,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from mfpda import schedules
@@ -14,28 +13,33 @@ from mfpda.kernels import Kernel
 from mfpda.kernels.protocol import Auto
 from mfpda.potential import GibbsPotential
 
-PROBES = 8  # particles at which the curvature is measured
+PROBES = 16  # particles at which the curvature is measured
 POWER_ITERATIONS = 6
 
 
 def plan(kernel: Kernel, outer_steps: int) -> list[Kernel]:
-    """The kernel of every outer step: schedules evaluated and checked, numbers as arrays, "auto" marked as such."""
+    """The kernel of every outer step: its step size a number, from a schedule if it was one, or marked as "auto"."""
     if not (dataclasses.is_dataclass(kernel) and isinstance(kernel, Kernel)):
         advice = "See help(mfpda.kernels.Kernel) for an example, or give a name such as 'ula'."
         raise InputError("a kernel: a frozen dataclass with init, refresh and step", repr(kernel), advice)
-    fields = {field.name: getattr(kernel, field.name) for field in dataclasses.fields(kernel) if field.init}
-    numbers: dict[str, Any] = {}
-    for name, value in fields.items():
-        if isinstance(value, str) and value == "auto":
-            if not hasattr(kernel, "tuned"):
-                raise InputError(
-                    f"a number as {name} of {type(kernel).__name__}", "'auto'", "It has no way to tune itself."
-                )
-            numbers[name] = [Auto()] * outer_steps
-        elif callable(value) or (isinstance(value, (int, float)) and not isinstance(value, bool)):
-            numbers[name] = list(schedules.values(value, outer_steps, name).astype(jnp.result_type(float)))
-    replace = dataclasses.replace
-    return [replace(kernel, **{name: row[t] for name, row in numbers.items()}) for t in range(outer_steps)]
+    check_pytree(kernel)
+    step_size = getattr(kernel, "step_size", None)
+    if step_size is None or isinstance(step_size, Auto):
+        return [kernel] * outer_steps
+    if isinstance(step_size, str):
+        if not hasattr(kernel, "tuned"):
+            advice = "It has no way to tune itself."
+            raise InputError(f"a number as step_size of {type(kernel).__name__}", repr(step_size), advice)
+        return [dataclasses.replace(kernel, step_size=Auto())] * outer_steps
+    sizes = schedules.values(step_size, outer_steps, "step_size").astype(jnp.result_type(float))
+    return [dataclasses.replace(kernel, step_size=size) for size in sizes]
+
+
+def check_pytree(plug: Any) -> None:
+    """Refuse a plug that cannot enter a compiled step as an argument."""
+    if jax.tree_util.all_leaves([plug]):
+        advice = "Put @jax.tree_util.register_dataclass above @dataclass(frozen=True)."
+        raise InputError("plugs that are registered as pytrees", f"{type(plug).__name__}, which is not", advice)
 
 
 def tuned(key: Array, kernel: Any, potential: GibbsPotential, thetas: Array) -> Any:
@@ -46,9 +50,10 @@ def tuned(key: Array, kernel: Any, potential: GibbsPotential, thetas: Array) -> 
 
 
 def curvature(key: Array, potential: GibbsPotential, thetas: Array) -> Array:
-    """The largest absolute eigenvalue of V's Hessian, by power iteration, averaged over a few particles.
+    """The largest absolute eigenvalue of V's Hessian, by power iteration: its 3/4 quantile over a few particles.
 
-    An average and not the largest: under an l_p prior the curvature is unbounded near 0.
+    A quantile and not the largest: under an l_p prior the curvature is unbounded near 0. Where V is all but flat, the
+    particles' own spread bounds the length of a step.
     """
     probes = thetas[:: max(1, len(thetas) // PROBES)][:PROBES]
 
@@ -65,4 +70,4 @@ def curvature(key: Array, potential: GibbsPotential, thetas: Array) -> Array:
         return jax.lax.fori_loop(0, POWER_ITERATIONS, iterate, (v / jnp.linalg.norm(v), jnp.zeros((), theta.dtype)))[1]
 
     sizes = jax.vmap(largest)(jax.random.split(key, len(probes)), probes)
-    return jnp.maximum(jnp.mean(sizes), np.finfo(np.float32).tiny)
+    return jnp.maximum(jnp.quantile(sizes, 0.75), 1 / jnp.mean(jnp.square(thetas)))

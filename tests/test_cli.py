@@ -43,6 +43,7 @@ def test_run_prints_saves_and_draws(model_file, tmp_path, capsys):
     assert figure.read_bytes().startswith(b"\x89PNG")
     assert main(["summary", str(out)]) == 0
     assert capsys.readouterr().out in printed.out
+    assert "stiffness" in printed.out
 
 
 def fitted(monkeypatch, arguments):
@@ -72,6 +73,7 @@ def test_every_argument_of_fit_can_be_set(model_file, monkeypatch, capsys):
     assert (fit.rule, fit.start) == (mfpda.Latest(), mfpda.Resample())
     assert seen["kernel"] == mfpda.GradientDescent(mfpda.schedules.InverseSqrt(0.01))
     assert [row.outer_step for row in fit.rows] == [3, 6]
+    assert capsys.readouterr().out.startswith("Model(neuron")
     assert {name: value.shape for name, value in fit.rows[0].particles.items()} == {"w": (4,)}
     assert seen["progress"] is False
     assert fitted(monkeypatch, ["run", model_file, "--quiet", "--batch-size", "none"])["batch_size"] is None

@@ -6,6 +6,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 import scipy.optimize
+import scipy.special
 
 import mfpda
 from mfpda import InputError, exact
@@ -114,6 +115,35 @@ def test_optimum_for_several_outputs():
     best = Quadrature.of(model, (x, (x > -1).astype(int) + (x > 1)), points=201).optimum()
     assert best.gap < 1e-10
     assert abs(best.objective - best.dual_value) < 1e-9
+
+
+def test_a_prior_whose_tail_underflows_still_counts():
+    """Prior N(0, 0.02) and an optimum 40 deviations out, where exp(log p0) is 0 in float64.
+
+    For one example the problem is one-dimensional in g: D(g) is maximised by a bounded search in log space.
+    """
+    model = mfpda.Model.from_function(
+        lambda theta, x: 10 * jnp.tanh(theta["w"] * x), {"w": dist.Normal(0, 0.02)}, mfpda.losses.Squared(), 1e-3
+    )
+    best = Quadrature.of(model, (np.ones(1), np.full(1, 7.0)), (-3, 3), 6001).optimum()
+    w = np.linspace(-3, 3, 60001)
+    log_prior = -0.5 * (w / 0.02) ** 2 - np.log(0.02 * np.sqrt(2 * np.pi)) + np.log(w[1] - w[0])
+
+    def negative_dual(g):
+        return 7 * g + g**2 / 2 + 1e-3 * scipy.special.logsumexp(log_prior - g * 10 * np.tanh(w) / 1e-3)
+
+    searched = scipy.optimize.minimize_scalar(negative_dual, bounds=(-7, 0), method="bounded", options={"xatol": 1e-10})
+    assert best.objective == pytest.approx(-searched.fun, abs=1e-7)
+    assert abs(best.predictions[0]) > 3
+
+
+def test_latest_on_batches_puts_coefficients_where_they_belong():
+    """A batch that is a permutation of all the data is the full batch."""
+    problem = reference("tanh_squared")
+    grid = Quadrature.of(problem.model, problem.data, problem.bounds, 201)
+    rule = mfpda.Latest()
+    for full, shuffled in zip(grid.run(3, rule), grid.run(3, rule, jax.random.key(0), batch_size=60), strict=True):
+        np.testing.assert_allclose(shuffled.coefficients, full.coefficients, atol=1e-9)
 
 
 def test_more_than_two_parameters_are_refused():

@@ -55,9 +55,14 @@ def test_select_needs_a_whole_history(small):
     thin = mfpda.fit(jax.random.key(0), small.model, small.data, record=mfpda.Record(particles=3), **small.quick)
     with pytest.raises(InputError, match="every particle"):
         thin.select(jax.random.key(0))
-    none = mfpda.fit(jax.random.key(0), small.model, small.data, record=mfpda.Record(every=100), **small.quick)
+    last = mfpda.fit(jax.random.key(0), small.model, small.data, record=mfpda.Record(every=100), **small.quick)
+    assert last.select(jax.random.key(0)).outer_step == 8  # the last step is always recorded
+    kernel = mfpda.ULA(step_size=1e30)
+    none = mfpda.fit(jax.random.key(0), small.model, small.data, kernel=kernel, throw=False, **small.quick)
     with pytest.raises(InputError, match="recorded outer step"):
         none.select(jax.random.key(0))
+    with pytest.raises(InputError, match="num"):
+        last.sample(jax.random.key(0), 2.5)
 
 
 def test_sample_gives_any_number_on_the_sites_supports():

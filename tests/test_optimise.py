@@ -7,6 +7,8 @@ import warnings
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 
 import mfpda
@@ -62,6 +64,36 @@ def test_a_stream_is_the_weighted_problem_on_its_anchors(small):
     np.testing.assert_allclose(potential(theta), 8 / 10 * fit.potential(theta), rtol=1e-5)
 
 
+def test_a_streams_risk_is_that_of_the_next_batch(small):
+    """Row t judges the state after step t on batch t + 1, which it has not seen; no two batches are the same."""
+    key = jax.random.key(0)
+    arguments = small.quick | {"batch_size": 5}
+    short = mfpda.fit(key, small.model, Stream(draw), **(arguments | {"outer_steps": 3}))
+    longer = mfpda.fit(key, small.model, Stream(draw), **(arguments | {"outer_steps": 4}))
+    x, y = longer.examples.x[15:20], longer.examples.y[15:20]
+    risk = 0.5 * np.mean((np.asarray(short.predict(x)) - np.asarray(y)) ** 2)
+    assert short.rows[-1].stats["risk"] == pytest.approx(risk, rel=1e-5)
+    assert len(np.unique(np.asarray(longer.examples.x[:20]))) == 20
+
+
+def test_numpy_counts_and_integer_inputs(small):
+    """NumPy integers are counts; integer inputs do not round what is predicted at others."""
+    arguments = {"particles": np.int64(10), "outer_steps": np.int32(2), "inner_steps": np.int64(2), "progress": False}
+    x = np.arange(-5, 6)
+    model = mfpda.Model.from_function(
+        lambda theta, x: jnp.tanh(theta["w"] * x), {"w": dist.Normal(1.0, 0.1)}, mfpda.losses.Squared(), 0.1
+    )
+    fit = mfpda.fit(jax.random.key(0), model, (x, np.tanh(x)), batch_size=np.int64(5), **arguments)
+    assert fit.idata is not None
+    w = np.asarray(fit.particles["w"])
+    np.testing.assert_allclose(fit.predict([0.5]), [np.mean(np.tanh(0.5 * w))], rtol=1e-5)
+
+
+def test_acceptance_is_a_mean_over_steps(small):
+    fit = mfpda.fit(jax.random.key(0), small.model, small.data, **small.quick)
+    assert fit.rows[-1].stats["acceptance_rate"] == 1.0
+
+
 def test_latest_on_a_stream_sees_the_last_batch_only(small):
     fit = mfpda.fit(jax.random.key(0), small.model, Stream(draw), rule="latest", batch_size=5, **small.quick)
     potential = mfpda.fitted.current_potential(fit.model, fit.examples, fit.rule, fit.state)
@@ -104,7 +136,7 @@ def test_a_resumed_run_gives_the_bits_of_the_whole_one(small, stream, rule):
 def test_record_thins_steps_sites_and_particles(small):
     record = Record(every=3, sites=("w",), particles=7)
     fit = mfpda.fit(jax.random.key(0), small.model, small.data, record=record, **small.quick)
-    assert [row.outer_step for row in fit.rows] == [3, 6]
+    assert [row.outer_step for row in fit.rows] == [3, 6, 8]
     assert {name: value.shape for name, value in fit.rows[0].particles.items()} == {"w": (7, 1)}
     assert isinstance(fit.rows[0].particles["w"], np.ndarray)
     assert fit.particles["b"].shape == (30,)
@@ -140,7 +172,7 @@ def test_schedules_are_followed(small):
 
 def test_divergence_keeps_the_last_finite_state(small):
     kernel = mfpda.ULA(step_size=lambda t: 0.01 if t < 4 else 1e30)
-    with pytest.raises(RunError, match=r"diverged after outer step 3.*smaller step size") as caught:
+    with pytest.raises(RunError, match=r"diverged after outer step 3.*smaller step_size") as caught:
         mfpda.fit(jax.random.key(0), small.model, small.data, kernel=kernel, **small.quick)
     fit = caught.value.fit
     assert (fit.status, fit.outer_steps, len(fit.rows)) == (Status.DIVERGED, 3, 3)
@@ -161,7 +193,7 @@ def test_a_metric_that_raises_loses_nothing(small):
         return 0.0
 
     with pytest.raises(
-        RunError, match=r"after outer step 3.*ZeroDivisionError was raised: no more.*metric .mine."
+        RunError, match=r"after outer step 3.*metric .mine. raised ZeroDivisionError: no more"
     ) as caught:
         mfpda.fit(jax.random.key(0), small.model, small.data, metrics={"mine": metric}, **small.quick)
     assert caught.value.fit.status is Status.FAILED
@@ -217,8 +249,6 @@ def test_defaults_work_on_a_first_try():
     """A tanh neuron, standardised data, nothing else said: it learns, and does not diverge."""
     x = np.random.default_rng(0).normal(size=(200, 3))
     y = np.tanh(x[:, 0])
-    import numpyro
-    import numpyro.distributions as dist
 
     def neuron(x):
         w = numpyro.sample("w", dist.Normal(0, 1).expand([3]).to_event(1))

@@ -1,5 +1,7 @@
 """Every mistake of the list, refused before anything is compiled, in a sentence that says what to do."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -170,7 +172,7 @@ def test_a_batch_larger_than_the_data():
     refused("at most n = 20, found 21.*batch_size=None", batch_size=21)
 
 
-@pytest.mark.parametrize("wrong", [1, 1.0, 0.5, 2.1, -1, np.nan])
+@pytest.mark.parametrize("wrong", [1, 1.0, 0.5, 2.1, -1, np.nan, np.array([1.0, 2.0])])
 def test_power_outside_its_range(wrong):
     with pytest.raises(InputError, match=r"power in \(1, 2\].*1.01"):
         mfpda.PowerNormal(1.0, wrong)
@@ -372,6 +374,26 @@ def test_a_neuron_that_is_not_finite_at_the_start_is_named_as_the_cause():
         mfpda.RunError, match=r"after outer step 0: h.theta, x. is not finite at the particles it began"
     ):
         mfpda.fit(jax.random.key(0), broken, (X, Y), particles=20, outer_steps=1, inner_steps=1, progress=False)
+
+
+def test_a_scaled_site():
+    from numpyro import handlers
+
+    refused("handlers.scale", model_of(handlers.scale(neuron, 3.0)))
+
+
+def test_outputs_of_two_axes():
+    body = lambda x: jnp.ones((2, 2)) * numpyro.sample("w", NORMAL)  # noqa: E731
+    refused("a scalar or a vector", model_of(body, lambda z, y: jnp.sum(z)))
+
+
+def test_plugs_that_are_no_pytrees():
+    @dataclasses.dataclass(frozen=True)
+    class Mine:
+        init = refresh = step = lambda *_: None
+
+    refused("registered as pytrees", kernel=Mine())
+    refused("registered as pytrees", start=lambda *_: None)
 
 
 def test_what_is_no_fit(small):

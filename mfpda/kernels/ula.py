@@ -39,5 +39,5 @@ class ULA:
         return Position(theta), KernelInfo(energy, jnp.ones_like(energy), ~jnp.all(jnp.isfinite(theta)))
 
     def tuned(self, curvature: Array) -> "ULA":
-        """eta = 0.1 / curvature: the variance along the stiffest direction is then 5 % too large."""
+        """eta = 0.1 / curvature: along a direction of that curvature the variance is then 5 % too large."""
         return replace(self, step_size=0.1 / curvature)

@@ -32,10 +32,9 @@ class DualAveraging:
     on_batch: ClassVar[bool] = False
 
     def __post_init__(self):
-        if self.gamma is not None and not (isinstance(self.gamma, (int, float)) and 0 < self.gamma <= 1):
-            raise InputError(
-                "gamma in (0, 1], or None for the paper's t / (t+2)", repr(self.gamma), "Use 1.0 to fix it."
-            )
+        if self.gamma not in (None, 1.0):
+            advice = "Another fixed factor would converge to another problem's optimum."
+            raise InputError("gamma = 1.0, or None for the paper's t / (t+2)", repr(self.gamma), advice)
 
     @property
     def smallest_gamma(self) -> float:

@@ -66,7 +66,7 @@ class Linearisations(NamedTuple):
 class Rule(Protocol):
     """How the linearisations of the loss are combined into the coefficients of the next Gibbs potential.
 
-    A rule is a frozen dataclass registered as a pytree. It sees outputs at the anchors, never particles.
+    A rule is a frozen dataclass, registered as a pytree or as static. It sees outputs at the anchors, never particles.
     ``on_batch`` says which anchors its coefficients belong to: those of the batch, or all of them.
     ``smallest_gamma`` is the smallest factor it will ever use: p0^gamma must be integrable.
     """

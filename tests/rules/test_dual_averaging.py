@@ -97,5 +97,6 @@ def test_full_batch_dual_is_n_times_the_coefficients(small):
 def test_gamma_can_be_fixed(small):
     fit = mfpda.fit(jax.random.key(0), small.model, small.data, rule=mfpda.DualAveraging(gamma=1.0), **small.quick)
     assert fit.state.coefficients.gamma == 1
-    with pytest.raises(mfpda.InputError, match="gamma"):
-        mfpda.DualAveraging(gamma=1.5)
+    for wrong in (0.5, 1.5, "one"):
+        with pytest.raises(mfpda.InputError, match="gamma"):
+            mfpda.DualAveraging(gamma=wrong)

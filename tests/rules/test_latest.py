@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 import mfpda
+from mfpda.exact import _GridOutputs
+from mfpda.rules import Problem
 
 
 def test_one_inner_step_is_noisy_gradient_descent(small):
@@ -39,9 +41,11 @@ def test_on_mini_batches_an_inner_step_costs_the_batch(small):
 
 def test_its_dual_follows_the_recent_linearisations():
     """l' = 1 for 90 steps and 0 for the next 10: weights s^3 leave (90 91)^2 / (100 101)^2 = 0.657 of it."""
-    rule, state = mfpda.Latest(), mfpda.Latest().init(1, ())
+    rule, key = mfpda.Latest(), jax.random.key(0)
+    state, problem = rule.init(1, ()), Problem(jnp.zeros(1), mfpda.losses.Squared(), jnp.asarray(0.1))
     for t in range(1, 101):
-        state = state.add(None, jnp.asarray(float(t)) ** 3, jnp.asarray([1.0 if t <= 90 else 0.0]))
+        outputs = _GridOutputs(jnp.asarray([1.0 if t <= 90 else 0.0]))
+        state, _ = rule.update(key, state, jnp.asarray(float(t)), outputs, None, problem)
     np.testing.assert_allclose(rule.dual(state, jnp.asarray(100.0)).g, (90 * 91 / (100 * 101)) ** 2, rtol=1e-4)
 
 
