@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from mfpda.errors import InputError, NotConvexWarning
+from mfpda.errors import InputError, NotConvexWarning, reason
 from mfpda.losses import CONVEX, seen_convex
 from mfpda.model import Model
 from mfpda.schedules import positive_count
@@ -179,10 +179,9 @@ def check_examples(model: Model, x: Any, y: Any, warn: bool = True) -> Examples:
     try:
         value = jax.eval_shape(model.loss.value, z, None if y is None else y[0])
     except Exception as error:
-        reason = str(error).strip().split("\n")[0].rstrip(".")
         raise InputError(
             f"a loss (z, y) -> scalar for one prediction z of shape {outputs}",
-            f"{type(error).__name__} when it was called: {reason}",
+            reason(error),
             "It sees one example at a time, and must use jax.numpy so that JAX can trace it.",
         ) from error
     if value.shape != ():

@@ -59,6 +59,11 @@ class RunError(RuntimeError):
         )
 
 
+def reason(error: Exception) -> str:
+    """Why a function of the user's could not be called, in one line."""
+    return f"{type(error).__name__} when it was called: " + str(error).strip().split("\n")[0].rstrip(".")
+
+
 def listed(names: Iterable[object]) -> str:
     """Names in the order given, for a message."""
     return ", ".join(repr(name) for name in names) or "none"

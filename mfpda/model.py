@@ -22,7 +22,7 @@ from numpyro import handlers
 from numpyro import sample as sample_site
 from numpyro.distributions import Distribution, biject_to
 
-from mfpda.errors import InputError, listed
+from mfpda.errors import InputError, listed, reason
 from mfpda.losses import Loss, as_loss
 from mfpda.schedules import positive
 
@@ -312,10 +312,9 @@ def _structure(declaration: Declaration, shape: tuple[int, ...], dtype: np.dtype
             "Use a proper distribution for every site.",
         ) from error
     except Exception as error:
-        reason = str(error).strip().split("\n")[0].rstrip(".")
         raise InputError(
             f"a neuron that takes one input x of shape {shape} and returns h(theta, x)",
-            f"{type(error).__name__} when it was called: {reason}",
+            reason(error),
             "It sees one row of x at a time, never the batch or y, and must use jax.numpy so that JAX can trace it.",
         ) from error
     if not jnp.issubdtype(output.dtype, jnp.floating):
