@@ -210,9 +210,7 @@ class Quadrature:
                 state, (c, gamma) = rule.update(step_key, state, now, _GridOutputs(jnp.asarray(z)), batch, problem)
                 scattered = rule.on_batch and batch is not None
                 full_c = jnp.zeros((len(self.x), *c.shape[1:])).at[batch].add(c) if scattered else c
-                g, mass = map(np.asarray, rule.dual(state, now))
-                fresh = np.asarray(problem.derivative(jnp.asarray(z), None))
-                g = np.where(mass.reshape(mass.shape + (1,) * (g.ndim - 1)) > 0, g, fresh)
+                g = np.asarray(rule.dual(state, now).filled(problem.derivative(jnp.asarray(z), None)))
             law, _ = self.gibbs(np.asarray(full_c), float(gamma))
             of_dual, _ = self.gibbs(g / len(self.x))
             yield Step(

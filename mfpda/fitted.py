@@ -25,7 +25,8 @@ from mfpda.model import Model, Structure
 from mfpda.outputs import predictions
 from mfpda.potential import GibbsPotential, prior_potential
 from mfpda.registry import Registry
-from mfpda.rules import RULES, Coefficients, Rule
+from mfpda.rules import RULES, Coefficients, Dual, Rule
+from mfpda.rules.protocol import over_outputs
 from mfpda.schedules import positive_count
 from mfpda.starts import STARTS, Start
 
@@ -125,14 +126,16 @@ class Fit:
         return predict(self.model, self.thetas, _rows(x, self.examples.x))
 
     @functools.cached_property
+    def _averaged(self) -> Dual:
+        return self.rule.dual(self.state.rule, jnp.asarray(self.outer_steps, float))
+
+    @functools.cached_property
     def dual(self) -> Array:
         """g, per anchor and output: the rule's average of l'; the present l'(z_i) where no batch held i."""
-        g, mass = self.rule.dual(self.state.rule, jnp.asarray(self.outer_steps, float))
-        if bool(jnp.all(mass > 0)):
-            return g
+        if bool(jnp.all(self._averaged.mass > 0)):
+            return self._averaged.g
         loss = self.model.loss
-        now = loss.over_rows(loss.derivative, self.predict(self.examples.x), self.examples.y)
-        return jnp.where(_like(mass, g) > 0, g, now)
+        return self._averaged.filled(loss.over_rows(loss.derivative, self.predict(self.examples.x), self.examples.y))
 
     @functools.cached_property
     def potential(self) -> GibbsPotential:
@@ -141,9 +144,9 @@ class Fit:
             return prior_potential(self.model, self.examples.x)
         if not self.is_stream:
             return GibbsPotential(self.model, self.examples.x, self.dual / len(self.examples.x), jnp.ones(()))
-        mass = self.rule.dual(self.state.rule, jnp.asarray(self.outer_steps, float)).mass
-        weight, dual = mass[: self._seen] / jnp.sum(mass[: self._seen]), self.dual[: self._seen]
-        return GibbsPotential(self.model, self.examples.x[: self._seen], _like(weight, dual) * dual, jnp.ones(()))
+        mass, dual = self._averaged.mass[: self._seen], self.dual[: self._seen]
+        coefficients = over_outputs(mass / jnp.sum(mass), dual) * dual
+        return GibbsPotential(self.model, self.examples.x[: self._seen], coefficients, jnp.ones(()))
 
     def sample(self, key: Array, num: int) -> dict[str, Array]:
         """Fresh particles of q_g: any number, by the run's kernel from q1, with as many steps as the whole run took."""
@@ -304,11 +307,6 @@ def _rows(x: Any, like: Array) -> Array:
         expected = ", ".join(["rows", *map(str, like.shape[1:])])
         raise InputError(f"inputs of shape ({expected}), as in training", f"{x.shape}", advice)
     return x
-
-
-def _like(a: Array, b: Array) -> Array:
-    """a with trailing axes of size 1, to broadcast against b."""
-    return a.reshape(a.shape + (1,) * (b.ndim - a.ndim))
 
 
 def _described(registry: Registry, plug: Any) -> dict[str, Any]:

@@ -21,6 +21,11 @@ class Problem(NamedTuple):
         return self.loss.over_rows(self.loss.derivative, z, y)
 
 
+def over_outputs(per_anchor: Array, like: Array) -> Array:
+    """One number per anchor, shaped to multiply what has outputs as well."""
+    return per_anchor.reshape(per_anchor.shape + (1,) * (like.ndim - per_anchor.ndim))
+
+
 class Coefficients(NamedTuple):
     """What a rule decides: one coefficient per anchor and output, and the factor gamma of the whole potential."""
 
@@ -33,6 +38,10 @@ class Dual(NamedTuple):
 
     g: Array
     mass: Array
+
+    def filled(self, fresh: Array) -> Array:
+        """g, with ``fresh`` where no batch has held the anchor."""
+        return jnp.where(over_outputs(self.mass, self.g) > 0, self.g, fresh)
 
 
 class Linearisations(NamedTuple):
@@ -58,7 +67,7 @@ class Linearisations(NamedTuple):
         return Linearisations(*(jnp.concatenate([a, jnp.zeros((missing, *a.shape[1:]), a.dtype)]) for a in self))
 
     def average(self) -> Dual:
-        mass = self.mass.reshape(self.mass.shape + (1,) * (self.weighted.ndim - 1))
+        mass = over_outputs(self.mass, self.weighted)
         return Dual(self.weighted / jnp.where(mass > 0, mass, 1), self.mass)
 
 
