@@ -102,7 +102,8 @@ def test_a_constrained_prior_reaches_the_optimum_of_its_own_space():
     sites = {"a": dist.Uniform(0.0, 3.0), "s": dist.Gamma(2.0, 2.0)}
     h = lambda theta, x: theta["a"] * jnp.tanh(theta["s"] * x)  # noqa: E731
     model = mfpda.Model.from_function(h, sites, mfpda.losses.Squared(), 0.02)
-    best = Quadrature.of(model, (x, y), bounds=((-35, 35), (-25, 6)), points=401).optimum()
+    grid = Quadrature.of(model, (x, y), bounds=((-35, 35), (-25, 6)), points=401)
+    best = grid.optimum()
     fit = mfpda.fit(
         jax.random.key(0), model, (x, y), kernel=mfpda.ULA(step_size=schedules.InverseSqrt(0.1)), particles=4000,
         outer_steps=60, inner_steps=100, record=Record(every=60), progress=False,
@@ -110,3 +111,8 @@ def test_a_constrained_prior_reaches_the_optimum_of_its_own_space():
     outputs = np.asarray(fit.particles["a"])[:, None] * np.tanh(np.outer(fit.particles["s"], x))
     error = 4 * outputs.std(0) / np.sqrt(4000) + 0.02 * np.abs(best.predictions) + 1e-3
     assert (np.abs(np.asarray(fit.predict(x)) - best.predictions) < error).all()
+    # predictions are fed back and forgive a wrong temperature; the spread of the law does not
+    amplitude = 3 / (1 + np.exp(-grid.thetas[:, 0]))
+    mean = best.law.probability @ amplitude
+    spread = np.sqrt(best.law.probability @ (amplitude - mean) ** 2)
+    assert abs(np.std(np.asarray(fit.particles["a"])) / spread - 1) < 4 / np.sqrt(2 * 4000) + 0.02
