@@ -19,8 +19,12 @@ from mfpda.errors import Status as Status
 from mfpda.fitted import Fit as Fit
 from mfpda.fitted import to_inference_data as to_inference_data
 from mfpda.history import Record as Record
+from mfpda.kernels import MALA as MALA
 from mfpda.kernels import ULA as ULA
+from mfpda.kernels import FromBlackJAX as FromBlackJAX
+from mfpda.kernels import FromNumPyro as FromNumPyro
 from mfpda.kernels import GradientDescent as GradientDescent
+from mfpda.kernels import Underdamped as Underdamped
 from mfpda.loading import load as load
 from mfpda.model import Model as Model
 from mfpda.optimise import fit as fit
@@ -28,4 +32,5 @@ from mfpda.potential import GibbsPotential as GibbsPotential
 from mfpda.rules import DualAveraging as DualAveraging
 from mfpda.rules import Latest as Latest
 from mfpda.starts import Resample as Resample
+from mfpda.starts import Temper as Temper
 from mfpda.starts import Warm as Warm

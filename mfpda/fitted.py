@@ -1,6 +1,5 @@
 """What fit returns: the particles, the fitted density, the history, and how to keep and load them."""
 
-import dataclasses
 import functools
 import importlib.metadata
 import json
@@ -15,20 +14,20 @@ import numpy as np
 import xarray as xr
 from jax import Array
 
-from mfpda import arviz_data, fingerprint, history, sampling, storage, tuning
+from mfpda import arviz_data, fingerprint, history, sampling, storage, tempering, tuning
 from mfpda.data import Examples, as_array
 from mfpda.errors import InputError, Status, listed
 from mfpda.kernels import KERNELS, Kernel
-from mfpda.kernels.protocol import Auto
 from mfpda.keys import as_key
 from mfpda.model import Model, Structure
 from mfpda.outputs import predictions
 from mfpda.potential import GibbsPotential, prior_potential
-from mfpda.registry import Registry
 from mfpda.rules import RULES, Coefficients, Dual, Rule
 from mfpda.rules.protocol import over_outputs
 from mfpda.schedules import positive_count
-from mfpda.starts import STARTS, Start
+from mfpda.starts import STARTS, Start, Temper
+
+SETTLING_PARTICLES, SETTLING_STEPS = 64, 100  # what fit.trace tunes an "auto" step size on
 
 
 class RunState(NamedTuple):
@@ -39,6 +38,7 @@ class RunState(NamedTuple):
     coefficients: Coefficients
     batch: Array | None
     stats: sampling.SampleStats
+    step_size: Array  # where acceptance has led an "auto" step size; NaN before it has led anywhere
 
 
 def initial_state(
@@ -53,7 +53,8 @@ def initial_state(
         rule.init(len(examples.x), potential.coefficients.shape[1:]),
         Coefficients(potential.coefficients, potential.gamma),
         batch,
-        sampling.SampleStats(jnp.ones(particles), jnp.zeros(particles, bool)),
+        sampling.SampleStats(jnp.ones(particles), jnp.zeros(particles, bool), jnp.zeros(particles)),
+        jnp.full((), jnp.nan),
     )
 
 
@@ -149,10 +150,39 @@ class Fit:
         return GibbsPotential(self.model, self.examples.x[: self._seen], coefficients, jnp.ones(()))
 
     def sample(self, key: Array, num: int) -> dict[str, Array]:
-        """Fresh particles of q_g: any number, by the run's kernel from q1, with as many steps as the whole run took."""
+        """Fresh particles of q_g: any number, tempered from the prior. Nothing of the run's particles is used."""
         key, num = as_key(key), positive_count(num, "num")
-        thetas = _sample(key, self.potential, self.kernel, num, max(self.inner_steps, 1))
+        temper = self.start if isinstance(self.start, Temper) else Temper()
+        thetas, _ = _temper(key, self.potential, num, temper.kernel, temper.moves, temper.share)
         return constrain(self.model, thetas, self.examples.x[0])
+
+    def trace(
+        self, key: Array, draws: int = 1000, particles: int = 4, kernel: Kernel | str | None = None
+    ) -> xr.Dataset:
+        """The ``inner_trace`` group: every step of a kernel at the run's last potential, from the run's last particles.
+
+        chain = particle, draw = inner step, so that ``az.rhat``, ``az.ess`` and ``az.plot_trace`` judge the kernel: the
+        run's own, or another. An "auto" step size is tuned first, then fixed. The attributes hold the kernel, its step
+        size, its acceptance, the share of steps that diverged and the gradients it spends a step.
+        """
+        key, draws = as_key(key), positive_count(draws, "draws")
+        if positive_count(particles, "particles") > len(self.thetas):
+            advice = "Each chain begins at a particle of the run."
+            raise InputError(f"at most the run's {len(self.thetas)} particles", str(particles), advice)
+        own = kernel is None
+        (planned,) = tuning.plan(self.kernel if own else KERNELS.resolve(kernel), 1)
+        potential = current_potential(self.model, self.examples, self.rule, self.state)
+        carried = self.state.step_size if own else jnp.full((), jnp.nan)
+        thetas, stats, settled = _trace(key, potential, planned, self.thetas, carried, draws, particles)
+        values = constrain(self.model, jnp.swapaxes(thetas, 0, 1).reshape(-1, thetas.shape[-1]), self.examples.x[0])
+        values = {name: np.asarray(value).reshape(particles, draws, *value.shape[1:]) for name, value in values.items()}
+        return history.inner_trace(values, self.model, self.structure).assign_attrs(
+            kernel=repr(self.kernel if own else KERNELS.resolve(kernel)),
+            step_size=float(getattr(settled, "step_size", jnp.nan)),
+            acceptance_rate=float(jnp.mean(stats.acceptance)),
+            diverging=float(jnp.mean(stats.diverging)),
+            gradients_per_draw=float(jnp.mean(stats.gradients)),
+        )
 
     def select(self, key: Array) -> Selected:
         """The paper's random output: the state after outer step t with probability proportional to t + 1.
@@ -241,9 +271,9 @@ class Fit:
             "status": self.status.value,
             "plugs": json.dumps(
                 {
-                    "kernel": _described(KERNELS, self.kernel),
-                    "rule": _described(RULES, self.rule),
-                    "start": _described(STARTS, self.start),
+                    "kernel": KERNELS.described(self.kernel),
+                    "rule": RULES.described(self.rule),
+                    "start": STARTS.described(self.start),
                 }
             ),
             **fingerprint.names(self.model, self.examples.x[0]),
@@ -291,13 +321,24 @@ def _energies(potential: GibbsPotential, thetas: Array) -> Array:
     return jax.vmap(potential)(thetas)
 
 
-@functools.partial(jax.jit, static_argnums=3)
-def _sample(key: Array, potential: GibbsPotential, kernel: Any, num: int, steps: int) -> Array:
-    draw_key, tune_key, begin_key, run_key = jax.random.split(key, 4)
-    thetas = sampling.draw_initial(draw_key, num, potential)
-    kernel = tuning.tuned(tune_key, kernel, potential, thetas)
+_temper = jax.jit(tempering.temper, static_argnames=("particles",))
+
+
+@functools.partial(jax.jit, static_argnames=("draws", "particles"))
+def _trace(
+    key: Array, potential: GibbsPotential, kernel: Any, thetas: Array, carried: Array, draws: int, particles: int
+) -> tuple[Array, sampling.SampleStats, Any]:
+    tune_key, begin_key, settle_key, trace_key = jax.random.split(key, 4)
+    follows = tuning.follows_acceptance(kernel)
+    kernel = tuning.tuned(tune_key, kernel, potential, thetas, carried)
+    thetas = thetas[: max(particles, SETTLING_PARTICLES) if follows else particles]
     ensemble = sampling.begin(begin_key, thetas, potential, kernel)
-    return sampling.run(run_key, ensemble, potential, kernel, steps)[0].theta
+    if follows:
+        ensemble, _, kernel = sampling.run(
+            settle_key, ensemble, potential, kernel, SETTLING_STEPS, tuning.towards_target
+        )
+    ensemble = jax.tree.map(lambda part: part[:particles], ensemble)
+    return *sampling.trace(trace_key, ensemble, potential, kernel, draws), kernel
 
 
 def _rows(x: Any, like: Array) -> Array:
@@ -307,16 +348,3 @@ def _rows(x: Any, like: Array) -> Array:
         expected = ", ".join(["rows", *map(str, like.shape[1:])])
         raise InputError(f"inputs of shape ({expected}), as in training", f"{x.shape}", advice)
     return x
-
-
-def _described(registry: Registry, plug: Any) -> dict[str, Any]:
-    """A plug as JSON: its name and the numbers it had at the last step."""
-    settings = {}
-    for field in dataclasses.fields(plug):
-        value = getattr(plug, field.name)
-        if isinstance(value, Auto):
-            value = "auto"
-        elif hasattr(value, "dtype") and np.ndim(value) == 0:
-            value = float(value)
-        settings[field.name] = value if isinstance(value, (int, float, str, type(None))) else repr(value)
-    return {"name": registry.name_of(plug), "settings": settings}

@@ -19,6 +19,7 @@ OUTER_STATS = (
     "inner_steps",
     "acceptance_rate",
     "diverging",
+    "gradients",
     "seconds",
 )
 
@@ -72,6 +73,11 @@ def particles_dataset(values: Mapping[str, Any], model: Model, structure: Struct
     )
 
 
+def inner_trace(values: Mapping[str, Any], model: Model, structure: Structure) -> xr.Dataset:
+    """The steps of a kernel as dims (chain = particle, draw = inner step, site dims)."""
+    return _dataset({name: np.asarray(value) for name, value in values.items()}, ("chain", "draw"), model, structure)
+
+
 def particle_history(rows: Sequence[Row], model: Model, structure: Structure) -> xr.Dataset:
     """Recorded ensembles as dims (chain, outer_step, draw, site dims)."""
     if rows:
@@ -109,7 +115,7 @@ def _dataset(values: dict[str, np.ndarray], leading: tuple[str, ...], model: Mod
     variables = {name: (leading + dims[name], value) for name, value in values.items()}
     used = {dim for name in values for dim in dims[name]}
     coords: dict[str, Any] = {dim: list(labels) for dim, labels in model.coords.items() if dim in used}
-    coords["chain"] = [0]
     if values:
-        coords["draw"] = np.arange(next(iter(values.values())).shape[leading.index("draw")])
+        shape = next(iter(values.values())).shape
+        coords |= {dim: np.arange(shape[leading.index(dim)]) for dim in ("chain", "draw")}
     return xr.Dataset(variables, coords=coords)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from mfpda import arviz_data, fingerprint, history, storage, tuning
 from mfpda.data import Examples
-from mfpda.errors import InputError, Status, listed
+from mfpda.errors import InputError, Status
 from mfpda.fitted import Fit, initial_state
 from mfpda.kernels import KERNELS, Kernel
 from mfpda.model import Model
@@ -73,16 +73,7 @@ def load(
 
 
 def _rebuilt(registry: Registry, description: dict[str, Any], given: Any) -> Any:
-    if given is not None:
-        plug = given
-    elif description["name"] in registry:
-        plug = registry[description["name"]](**description["settings"])
-    else:
-        raise InputError(
-            f"a registered {registry.kind} ({listed(registry)})",
-            f"a run made with {description['name']}",
-            f"Pass the one it was made with: load(path, model, {registry.kind}=...).",
-        )
+    plug = registry.rebuilt(description) if given is None else registry.resolve(given)
     return tuning.plan(plug, 1)[0] if registry is KERNELS else plug
 
 

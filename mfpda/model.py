@@ -201,9 +201,16 @@ class Model:
         with handlers.substitute(data=dict(values)):
             return jnp.asarray(self.neuron(x))
 
+    def draw_prior(self, key: Array, x: Array) -> Array:
+        """One flat theta drawn from the prior p0."""
+        return self._draw(key, x, _NO_INIT)
+
     def draw_initial(self, key: Array, x: Array) -> Array:
         """One flat theta drawn from q1: the prior, or ``init`` for the sites that it names."""
-        init, structure = self.declaration.init, self.structure(x)
+        return self._draw(key, x, self.declaration.init)
+
+    def _draw(self, key: Array, x: Array, init: Mapping[str, Distribution]) -> Array:
+        structure = self.structure(x)
         drawn: dict[str, Array] = {}
         init_key, prior_key = jax.random.split(key)
         init_keys = dict(zip(init, jax.random.split(init_key, max(len(init), 1)), strict=False))

@@ -18,6 +18,7 @@ from mfpda.errors import InputError, RunError, Status, listed
 from mfpda.fitted import Fit, RunState, constrain, current_potential, initial_state, predict, versions
 from mfpda.history import Record, Row
 from mfpda.kernels import KERNELS, ULA, Kernel
+from mfpda.kernels.protocol import is_adjusted
 from mfpda.keys import as_key
 from mfpda.model import Model
 from mfpda.outputs import Outputs, outputs_at, stiffness
@@ -35,6 +36,7 @@ class StepStats(NamedTuple):
     step_size: Array
     acceptance_rate: Array
     diverging: Array
+    gradients: Array
     start: dict[str, Array]
 
 
@@ -61,18 +63,24 @@ def outer_step(
 
     state = state._replace(rule=rule_state, coefficients=coefficients, batch=batch)
     new = current_potential(model, examples, rule, state)
-    kernel = tuning.tuned(tune_key, kernel, new, state.ensemble.theta)
+    retuned = tuning.towards_target if tuning.follows_acceptance(kernel) else None
+    kernel = tuning.tuned(tune_key, kernel, new, state.ensemble.theta, state.step_size)
     ensemble, start_stats = start(start_key, state.ensemble, old, new, kernel)
-    ensemble, sample_stats = sampling.run(inner_key, ensemble, new, kernel, inner_steps)
+    ensemble, sample_stats, kernel = sampling.run(inner_key, ensemble, new, kernel, inner_steps, retuned)
 
+    step_size = jnp.asarray(getattr(kernel, "step_size", jnp.nan), float)
+    finite = jnp.all(jnp.isfinite(ensemble.theta)) & jnp.all(jnp.isfinite(coefficients.c))
+    if not is_adjusted(kernel):  # nothing corrects a step that would have left the finite numbers
+        finite &= ~jnp.any(sample_stats.diverging)
     stats = StepStats(
-        finite=jnp.all(jnp.isfinite(ensemble.theta)) & jnp.all(jnp.isfinite(coefficients.c)),
-        step_size=jnp.asarray(getattr(kernel, "step_size", jnp.nan)),
+        finite=finite,
+        step_size=step_size,
         acceptance_rate=jnp.mean(sample_stats.acceptance),
         diverging=jnp.sum(sample_stats.diverging),
+        gradients=jnp.mean(sample_stats.gradients) + start_stats.pop("gradients", 0),
         start=start_stats,
     )
-    return state._replace(ensemble=ensemble, stats=sample_stats), stats
+    return state._replace(ensemble=ensemble, stats=sample_stats, step_size=step_size), stats
 
 
 class Snapshot(NamedTuple):
@@ -269,6 +277,7 @@ class _Run:
                 "inner_steps": inner_steps,
                 "acceptance_rate": stats.acceptance_rate,
                 "diverging": stats.diverging,
+                "gradients": stats.gradients,
                 **{name: _measured(name, metric, self.model, thetas) for name, metric in self.metrics.items()},
                 "seconds": time.perf_counter() - self.began,
             }

@@ -1,6 +1,6 @@
 """The Gibbs potential that an outer step hands to the inner sampler."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import jax
@@ -40,6 +40,19 @@ class GibbsPotential:
     def draw_initial(self, key: Array) -> Array:
         """One flat theta drawn from the model's q1."""
         return self.model.draw_initial(key, self.anchors[0])
+
+    def draw_prior(self, key: Array) -> Array:
+        """One flat theta drawn from the prior."""
+        return self.model.draw_prior(key, self.anchors[0])
+
+    def tempered(self, beta: Array) -> "GibbsPotential":
+        """(1 - beta)(-log p0) + beta V: the prior at beta = 0, this potential at beta = 1, of the same form between.
+
+        With V = gamma [E - log p0] it is gamma_b [E_b - log p0], gamma_b = 1 - beta (1 - gamma), and E_b has the
+        coefficients c beta gamma / gamma_b.
+        """
+        gamma = 1 - beta * (1 - self.gamma)
+        return replace(self, coefficients=self.coefficients * (beta * self.gamma / gamma), gamma=gamma)
 
 
 def prior_potential(model: Model, anchors: Array) -> GibbsPotential:

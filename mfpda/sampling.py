@@ -1,5 +1,6 @@
 """M particles through one kernel. Only this file knows that there are M."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -13,15 +14,21 @@ Ensemble = Any  # the kernel's state with a leading axis over particles
 
 
 class SampleStats(NamedTuple):
-    """Per particle: mean chance of acceptance over the steps, and whether any step diverged."""
+    """Per particle: mean chance of acceptance over the steps, whether any step diverged, gradients spent."""
 
     acceptance: Array
     diverging: Array
+    gradients: Array
 
 
 def draw_initial(key: Array, particles: int, potential: GibbsPotential) -> Array:
     """M flat thetas, independent draws of q1."""
     return jax.vmap(potential.draw_initial)(_particle_keys(key, particles))
+
+
+def draw_prior(key: Array, particles: int, potential: GibbsPotential) -> Array:
+    """M flat thetas, independent draws of the prior p0."""
+    return jax.vmap(potential.draw_prior)(_particle_keys(key, particles))
 
 
 def begin(key: Array, thetas: Array, potential: GibbsPotential, kernel: Kernel) -> Ensemble:
@@ -35,21 +42,53 @@ def refresh(ensemble: Ensemble, potential: GibbsPotential, kernel: Kernel) -> En
 
 
 def run(
-    key: Array, ensemble: Ensemble, potential: GibbsPotential, kernel: Kernel, steps: Array | int
-) -> tuple[Ensemble, SampleStats]:
-    """``steps`` steps of every particle; a traced loop bound, so that it can grow without compiling again."""
+    key: Array,
+    ensemble: Ensemble,
+    potential: GibbsPotential,
+    kernel: Kernel,
+    steps: Array | int,
+    retuned: Callable[[Any, Array], Any] | None = None,
+) -> tuple[Ensemble, SampleStats, Kernel]:
+    """``steps`` steps of every particle; a traced loop bound, so that it can grow without compiling again.
+
+    ``retuned(kernel, acceptance)`` gives the kernel of the next step from the acceptance of this one, averaged over
+    all particles; the kernel comes back as it was last.
+    """
     particles = len(ensemble.theta)
     keys = _particle_keys(key, particles)
-    every_particle = jax.vmap(kernel.step, in_axes=(0, 0, None))
 
     def step(k, carry):
-        ensemble, acceptance, diverging = carry
-        ensemble, info = every_particle(jax.vmap(jax.random.fold_in, (0, None))(keys, k), ensemble, potential)
-        return ensemble, acceptance + info.acceptance, diverging | info.diverging
+        ensemble, stats, kernel = carry
+        ensemble, info = _every_particle(keys, k, ensemble, potential, kernel)
+        stats = SampleStats(
+            stats.acceptance + info.acceptance, stats.diverging | info.diverging, stats.gradients + info.gradients
+        )
+        return ensemble, stats, retuned(kernel, jnp.mean(info.acceptance)) if retuned else kernel
 
-    nothing = (jnp.zeros(particles, ensemble.theta.dtype), jnp.zeros(particles, bool))
-    ensemble, acceptance, diverging = jax.lax.fori_loop(0, steps, step, (ensemble, *nothing))
-    return ensemble, SampleStats(acceptance / steps, diverging)
+    none = jnp.zeros(particles, ensemble.theta.dtype)
+    carry = ensemble, SampleStats(none, none.astype(bool), none), kernel
+    ensemble, stats, kernel = jax.lax.fori_loop(0, steps, step, carry)
+    return ensemble, stats._replace(acceptance=stats.acceptance / steps), kernel
+
+
+def trace(
+    key: Array, ensemble: Ensemble, potential: GibbsPotential, kernel: Kernel, draws: int
+) -> tuple[Array, SampleStats]:
+    """The positions of every particle after each of ``draws`` steps, with axes (step, particle, theta); and per step
+    and particle the acceptance, the divergence and the gradients spent."""
+    keys = _particle_keys(key, len(ensemble.theta))
+
+    def step(ensemble, k):
+        ensemble, info = _every_particle(keys, k, ensemble, potential, kernel)
+        return ensemble, (ensemble.theta, SampleStats(info.acceptance, info.diverging, info.gradients))
+
+    return jax.lax.scan(step, ensemble, jnp.arange(draws))[1]
+
+
+def _every_particle(keys, k, ensemble, potential, kernel):
+    """Step k of every particle."""
+    step_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, k)
+    return jax.vmap(kernel.step, in_axes=(0, 0, None))(step_keys, ensemble, potential)
 
 
 def _particle_keys(key: Array, particles: int) -> Array:

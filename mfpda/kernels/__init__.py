@@ -1,10 +1,31 @@
 """Inner samplers: how M particles sample a Gibbs density. One file per kernel; the registry names them."""
 
+from functools import partial
+
+from mfpda.kernels.from_blackjax import FromBlackJAX as FromBlackJAX
+from mfpda.kernels.from_numpyro import FromNumPyro as FromNumPyro
 from mfpda.kernels.gradient_descent import GradientDescent as GradientDescent
+from mfpda.kernels.mala import MALA as MALA
+from mfpda.kernels.protocol import AUTO as AUTO
 from mfpda.kernels.protocol import Kernel as Kernel
 from mfpda.kernels.protocol import KernelInfo as KernelInfo
 from mfpda.kernels.protocol import Position as Position
 from mfpda.kernels.ula import ULA as ULA
+from mfpda.kernels.underdamped import Underdamped as Underdamped
 from mfpda.registry import Registry
 
-KERNELS = Registry("kernel", {"ula": ULA, "gradient_descent": GradientDescent})
+KERNELS = Registry(
+    "kernel",
+    {
+        "ula": ULA,
+        "mala": MALA,
+        "underdamped": Underdamped,
+        "gradient_descent": GradientDescent,
+        **{
+            f"blackjax:{name}": partial(FromBlackJAX, name)
+            for name in ("mala", "hmc", "nuts", "ghmc", "barker_proposal")
+        },
+        **{f"numpyro:{name}": partial(FromNumPyro, name) for name in ("HMC", "NUTS", "BarkerMH")},
+    },
+    families={"blackjax": FromBlackJAX, "numpyro": FromNumPyro},
+)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from mfpda.kernels.protocol import KernelInfo, Position, check_step_size
+from mfpda.kernels.protocol import AUTO, KernelInfo, Position, number_or_auto, stay_finite
 from mfpda.potential import GibbsPotential
 
 
@@ -20,10 +20,10 @@ class GradientDescent:
     descent on it is eta = r / T. With ``rule="latest"``, one inner step and mini-batches this is SGD.
     """
 
-    step_size: Any = "auto"
+    step_size: Any = AUTO
 
     def __post_init__(self):
-        check_step_size(self.step_size)
+        object.__setattr__(self, "step_size", number_or_auto(self.step_size))
 
     def init(self, key: Array, theta: Array, potential: GibbsPotential) -> Position:
         return Position(theta)
@@ -34,7 +34,8 @@ class GradientDescent:
     def step(self, key: Array, state: Position, potential: GibbsPotential) -> tuple[Position, KernelInfo]:
         energy, gradient = jax.value_and_grad(potential)(state.theta)
         theta = state.theta - self.step_size * gradient
-        return Position(theta), KernelInfo(energy, jnp.ones_like(energy), ~jnp.all(jnp.isfinite(theta)))
+        after, diverging = stay_finite(state, Position(theta))
+        return after, KernelInfo(energy, jnp.ones_like(energy), diverging)
 
     def tuned(self, curvature: Array) -> "GradientDescent":
         """eta = 0.5 / curvature: half way to the step that overshoots the minimum along the stiffest direction."""

@@ -1,8 +1,9 @@
 """What every inner sampler is: the Kernel protocol, and the parts that kernels share."""
 
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 
 from mfpda.errors import InputError
@@ -11,11 +12,15 @@ from mfpda.schedules import positive
 
 
 class KernelInfo(NamedTuple):
-    """What one step of any kernel tells diagnostics: V before it, chance of acceptance, divergence."""
+    """What one step of any kernel tells diagnostics: V before it, chance of acceptance, divergence.
+
+    ``gradients`` counts evaluations of grad V, for kernels that spend more than one a step.
+    """
 
     energy: Array
     acceptance: Array
     diverging: Array
+    gradients: Array | int = 1
 
 
 class Position(NamedTuple):
@@ -24,31 +29,57 @@ class Position(NamedTuple):
     theta: Array
 
 
+class Evaluated(NamedTuple):
+    """The state of a kernel that remembers V and grad V where the particle is."""
+
+    theta: Array
+    energy: Array
+    gradient: Array
+
+    @classmethod
+    def at(cls, theta: Array, potential: GibbsPotential) -> "Evaluated":
+        return cls(theta, *jax.value_and_grad(potential)(theta))
+
+
 @runtime_checkable
 class Kernel(Protocol):
     """One step of one particle under a potential. sampling.py makes M particles of it.
 
     A kernel is a frozen dataclass registered as a pytree, its numbers leaves, so that they can change without compiling
-    again. This one is a random walk that accepts everything downhill:
+    again. A step never leaves the finite numbers: where it would, the particle stays and the step is ``diverging``.
+    This one is random-walk Metropolis, whole:
 
-    >>> import jax, jax.numpy as jnp
+    >>> import jax, jax.numpy as jnp, mfpda
     >>> from dataclasses import dataclass
+    >>> from typing import Any, ClassVar
+    >>> from mfpda.kernels import AUTO, KernelInfo, Position
     >>> @jax.tree_util.register_dataclass
     ... @dataclass(frozen=True)
-    ... class Downhill:
-    ...     step_size: float = 0.1
+    ... class RandomWalk:
+    ...     step_size: Any = AUTO
+    ...     adjusted: ClassVar[bool] = True
+    ...     target_acceptance: ClassVar[float] = 0.3
     ...     def init(self, key, theta, potential):
     ...         return Position(theta)
     ...     def refresh(self, state, potential):
     ...         return state
     ...     def step(self, key, state, potential):
-    ...         old = potential(state.theta)
-    ...         proposal = state.theta + self.step_size * jax.random.normal(key, state.theta.shape)
-    ...         lower = potential(proposal) < old
-    ...         info = KernelInfo(old, lower.astype(old.dtype), ~jnp.isfinite(old))
-    ...         return Position(jnp.where(lower, proposal, state.theta)), info
-    >>> isinstance(Downhill(), Kernel)
+    ...         walk_key, accept_key = jax.random.split(key)
+    ...         walk = jax.random.normal(walk_key, state.theta.shape, state.theta.dtype)
+    ...         proposal = state.theta + self.step_size * walk
+    ...         old, new = potential(state.theta), potential(proposal)
+    ...         acceptance = jnp.where(jnp.isfinite(new), jnp.exp(jnp.minimum(0, old - new)), 0)
+    ...         accepted = jax.random.uniform(accept_key) < acceptance
+    ...         theta = jnp.where(accepted, proposal, state.theta)
+    ...         return Position(theta), KernelInfo(old, acceptance, ~jnp.isfinite(new))
+    >>> isinstance(RandomWalk(), Kernel)
     True
+
+    Three more things a kernel may have. ``adjusted = True`` says that it leaves exp(-V) invariant whatever its numbers
+    are: tempering accepts it, and a diverging step of it is a rejected proposal, not the end of the run.
+    ``target_acceptance`` lets ``step_size="auto"`` tune an adjusted kernel. ``tuned(curvature)`` returns the kernel
+    with a step size for a V of that curvature: all that "auto" is for an unadjusted kernel, and where it begins (else
+    at 1 / sqrt(curvature)) for an adjusted one.
     """
 
     def init(self, key: Array, theta: Array, potential: GibbsPotential) -> Any:
@@ -61,22 +92,48 @@ class Kernel(Protocol):
         """One step."""
 
 
+def is_adjusted(kernel: Any) -> bool:
+    """Whether the kernel says that it leaves exp(-V) invariant."""
+    return bool(getattr(kernel, "adjusted", False))
+
+
 @jax.tree_util.register_static
-class Auto:
-    """Stands in a kernel for a step size that is found inside the compiled outer step."""
+class Auto(str):
+    """The word "auto" as a part of a kernel that is not a number yet. It is no leaf, so a kernel that holds it can be
+    an argument of a compiled function, where the number is found."""
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Auto)
-
-    def __hash__(self) -> int:
-        return hash(Auto)
+    __slots__ = ()
 
 
-def check_step_size(step_size: Any) -> None:
-    """Refuse what cannot be a step size: a float, a schedule of t or "auto" is asked of the user."""
-    if isinstance(step_size, str) and step_size != "auto":
-        raise InputError(
-            'a step size (a float, a schedule of t, or "auto")', repr(step_size), 'Give 0.01 or "auto", say.'
-        )
-    if isinstance(step_size, (int, float)):
-        positive(step_size, "step_size")
+AUTO = Auto("auto")
+
+
+def number_or_auto(value: Any, name: str = "step_size") -> Any:
+    """A number of a kernel as the user gave it: refused unless positive, a schedule of t, or "auto"."""
+    if isinstance(value, str):
+        if value != "auto":
+            name = name.replace("_", " ")
+            raise InputError(f'a {name} (a float, a schedule of t, or "auto")', repr(value), 'Give 0.01 or "auto".')
+        return AUTO
+    if isinstance(value, (int, float)):
+        positive(value, name)
+    return value
+
+
+State = TypeVar("State")
+
+
+def stay_finite(before: State, after: State) -> tuple[State, Array]:
+    """The state after a step, or the one before it where the step left the finite numbers; and whether it did."""
+    finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(part)) for part in jax.tree.leaves(after)]))
+    return jax.tree.map(lambda old, new: jnp.where(finite, new, old), before, after), ~finite
+
+
+def metropolis(key: Array, log_ratio: Array, before: Evaluated, proposal: Evaluated) -> tuple[Evaluated, KernelInfo]:
+    """Accept with probability min(1, exp(log_ratio)); never where V or grad V of the proposal is not a finite number."""
+    finite = jnp.isfinite(proposal.energy) & jnp.all(jnp.isfinite(proposal.gradient))
+    log_ratio = jnp.where(finite & ~jnp.isnan(log_ratio), log_ratio, -jnp.inf)
+    acceptance = jnp.exp(jnp.minimum(log_ratio, 0))
+    accepted = jax.random.uniform(key, dtype=acceptance.dtype) < acceptance
+    after = jax.tree.map(lambda old, new: jnp.where(accepted, new, old), before, proposal)
+    return after, KernelInfo(before.energy, acceptance, ~finite)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from mfpda.kernels.protocol import KernelInfo, Position, check_step_size
+from mfpda.kernels.protocol import AUTO, KernelInfo, Position, number_or_auto, stay_finite
 from mfpda.potential import GibbsPotential
 
 
@@ -21,10 +21,10 @@ class ULA:
     Its stationary law is biased by O(eta): on V = theta^2 / (2 s^2) its variance is s^2 / (1 - eta / (2 s^2)).
     """
 
-    step_size: Any = "auto"
+    step_size: Any = AUTO
 
     def __post_init__(self):
-        check_step_size(self.step_size)
+        object.__setattr__(self, "step_size", number_or_auto(self.step_size))
 
     def init(self, key: Array, theta: Array, potential: GibbsPotential) -> Position:
         return Position(theta)
@@ -36,7 +36,8 @@ class ULA:
         energy, gradient = jax.value_and_grad(potential)(state.theta)
         noise = jax.random.normal(key, state.theta.shape, state.theta.dtype)
         theta = state.theta - self.step_size * gradient + jnp.sqrt(2 * self.step_size) * noise
-        return Position(theta), KernelInfo(energy, jnp.ones_like(energy), ~jnp.all(jnp.isfinite(theta)))
+        after, diverging = stay_finite(state, Position(theta))
+        return after, KernelInfo(energy, jnp.ones_like(energy), diverging)
 
     def tuned(self, curvature: Array) -> "ULA":
         """eta = 0.1 / curvature: along a direction of that curvature the variance is then 5 % too large."""

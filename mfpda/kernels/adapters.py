@@ -1,0 +1,113 @@
+"""What the adapters to other libraries' kernels share: a name, a step size, and settings by keyword."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from mfpda.errors import InputError, listed
+from mfpda.kernels.protocol import AUTO, number_or_auto
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Adapter:
+    """A kernel of another library, named or given as the object it is there, with that library's settings.
+
+    Settings that are floats or arrays are leaves, so they can change without compiling again; counts, flags and
+    functions are not.
+    """
+
+    algorithm: Any
+    step_size: Any
+    settings: dict[str, Any]
+
+    family: ClassVar[str]
+    targets: ClassVar[
+        Mapping[str, float]
+    ]  # the kernels known to leave exp(-V) invariant, and the acceptance to tune to
+    defaults: ClassVar[Mapping[str, Mapping[str, Any]]]
+
+    def __init__(
+        self, algorithm: Any, step_size: Any = AUTO, settings: Mapping[str, Any] | None = None, **more: Any
+    ) -> None:
+        found = self._found(algorithm)
+        given = {**(settings or {}), **more}
+        object.__setattr__(self, "algorithm", found)
+        object.__setattr__(self, "step_size", number_or_auto(step_size))
+        object.__setattr__(self, "settings", {**self.defaults.get(found, {}), **given})
+        self._check()
+
+    def _found(self, algorithm: Any) -> Any:
+        """The name of this algorithm in its library; refused where there is none."""
+        raise NotImplementedError
+
+    def _check(self) -> None:
+        """Refuse settings that the algorithm does not have, or lacks."""
+        raise NotImplementedError
+
+    def __init_subclass__(cls) -> None:
+        jax.tree_util.register_pytree_node(cls, cls._flatten, cls._unflatten)
+
+    def _flatten(self) -> tuple[Any, Any]:
+        leaves = {name: value for name, value in self.settings.items() if _is_leaf(value)}
+        static = tuple((name, value) for name, value in self.settings.items() if name not in leaves)
+        return (self.step_size, leaves), (self.algorithm, static)
+
+    @classmethod
+    def _unflatten(cls, static: Any, leaves: Any) -> "Adapter":
+        adapter = object.__new__(cls)
+        algorithm, choices = static
+        step_size, numbers = leaves
+        for name, value in (
+            ("algorithm", algorithm),
+            ("step_size", step_size),
+            ("settings", {**dict(choices), **numbers}),
+        ):
+            object.__setattr__(adapter, name, value)
+        return adapter
+
+    @property
+    def name(self) -> str:
+        """The name that stands for it, such as "blackjax:hmc"."""
+        return f"{self.family}:{getattr(self.algorithm, '__name__', self.algorithm)}"
+
+    @property
+    def named_settings(self) -> dict[str, Any]:
+        return {"step_size": self.step_size, **self.settings}
+
+    def __repr__(self) -> str:
+        library_name = self.name.partition(":")[2]
+        settings = "".join(f", {name}={value!r}" for name, value in self.named_settings.items())
+        return f"{type(self).__name__}({library_name!r}{settings})"
+
+    @property
+    def adjusted(self) -> bool:
+        return self.algorithm in self.targets
+
+    @property
+    def target_acceptance(self) -> float:
+        return self.targets[self.algorithm]
+
+    def _refuse_unknown(self, known: Iterable[str]) -> None:
+        known = list(known)
+        unknown = [name for name in self.settings if name not in known]
+        if unknown:
+            raise InputError(f"settings of {self.name} ({listed(known)})", listed(unknown), "Correct the names.")
+        try:
+            hash(self._flatten()[1])
+        except TypeError as error:
+            raise InputError(
+                "settings that are numbers, arrays or hashable", str(error), "Give a tuple, say."
+            ) from None
+
+
+def _is_leaf(value: Any) -> bool:
+    return isinstance(value, float) or (hasattr(value, "dtype") and jnp.issubdtype(value.dtype, jnp.floating))
+
+
+def as_count(value: Array | int, like: Array) -> Array:
+    """A count of gradients as a number that adds up with the others."""
+    return jnp.asarray(value, like.dtype)

@@ -1,0 +1,141 @@
+"""Any MCMC algorithm of BlackJAX as a kernel."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from types import ModuleType
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from mfpda.errors import InputError, listed
+from mfpda.kernels.adapters import Adapter
+from mfpda.kernels.protocol import KernelInfo, stay_finite
+from mfpda.potential import GibbsPotential
+
+MASSES = ("inverse_mass_matrix", "momentum_inverse_scale")  # where a setting of this name is not given, it is 1
+CACHED = ("logdensity", "logdensity_grad")
+OURS = ("rng_key", "state", "logdensity_fn", "step_size")
+
+
+class BlackJAXState(NamedTuple):
+    """BlackJAX's own state of one particle."""
+
+    inner: Any
+
+    @property
+    def theta(self) -> Array:
+        return self.inner.position
+
+
+class FromBlackJAX(Adapter):
+    """An algorithm of BlackJAX with its settings, such as ``FromBlackJAX(blackjax.hmc, num_integration_steps=20)``.
+
+    It samples the log-density -V with BlackJAX's own ``init`` and ``build_kernel``; its settings are the arguments of
+    those. Masses are 1 where none are given. When the potential changes, the value and gradient that BlackJAX keeps
+    are computed again, and all else (the momentum of ``ghmc``) is kept.
+
+    >>> FromBlackJAX("hmc", num_integration_steps=20)
+    FromBlackJAX('hmc', step_size='auto', num_integration_steps=20)
+    """
+
+    family: ClassVar[str] = "blackjax"
+    targets: ClassVar = {
+        "mala": 0.574,
+        "hmc": 0.7,
+        "mhmc": 0.7,
+        "dynamic_hmc": 0.7,
+        "dhmc": 0.7,
+        "nuts": 0.8,
+        "ghmc": 0.9,
+        "barker": 0.4,
+        "barker_proposal": 0.4,
+    }
+    defaults: ClassVar = {
+        "hmc": {"num_integration_steps": 10},
+        "mhmc": {"num_integration_steps": 10},
+        "ghmc": {"alpha": 0.3, "delta": 0.15},
+    }
+
+    def _found(self, algorithm: Any) -> str:
+        library = _blackjax()
+        algorithms = {
+            name: value
+            for name, value in vars(library).items()
+            if hasattr(value, "init") and hasattr(value, "build_kernel") and not isinstance(value, ModuleType)
+        }
+        if isinstance(algorithm, str) and algorithm in algorithms:
+            return algorithm
+        for name, value in algorithms.items():
+            if value is algorithm:
+                return name
+        raise InputError("an MCMC algorithm of blackjax", repr(algorithm), "Give blackjax.hmc, or its name 'hmc'.")
+
+    def _check(self) -> None:
+        build, kernel = self._arguments()
+        required = [name for name, parameter in {**build, **kernel}.items() if parameter.default is parameter.empty]
+        missing = [name for name in required if name not in (*OURS, *MASSES, *self.settings)]
+        if missing:
+            raise InputError(f"every setting of {self.name}", f"no {listed(missing)}", "Give it by keyword.")
+        self._refuse_unknown(name for name in {**build, **kernel} if name not in OURS)
+        if "step_size" not in kernel:
+            object.__setattr__(self, "step_size", None)
+
+    def _arguments(self) -> tuple[dict[str, inspect.Parameter], dict[str, inspect.Parameter]]:
+        """The parameters of BlackJAX's build_kernel, and of the kernel that it builds."""
+        build = dict(inspect.signature(self._algorithm.build_kernel).parameters)
+        needed = [name for name, parameter in build.items() if parameter.default is parameter.empty]
+        if any(name not in self.settings for name in needed):
+            return build, {}
+        return build, dict(inspect.signature(self._built(build)).parameters)
+
+    def _built(self, build: Any) -> Callable[..., Any]:
+        return self._algorithm.build_kernel(**{k: v for k, v in self.settings.items() if k in build})
+
+    @property
+    def _algorithm(self) -> Any:
+        return getattr(_blackjax(), self.algorithm)
+
+    def init(self, key: Array, theta: Array, potential: GibbsPotential) -> BlackJAXState:
+        offered = {"rng_key": key, "random_generator_arg": jax.random.key_data(key)}
+        wanted = inspect.signature(self._algorithm.init).parameters
+        extra = {name: value for name, value in offered.items() if name in wanted}
+        return BlackJAXState(self._algorithm.init(theta, _log_density(potential), **extra))
+
+    def refresh(self, state: BlackJAXState, potential: GibbsPotential) -> BlackJAXState:
+        value, gradient = jax.value_and_grad(_log_density(potential))(state.theta)
+        fresh = dict(zip(CACHED, (value, gradient), strict=True))
+        return BlackJAXState(state.inner._replace(**{k: v for k, v in fresh.items() if k in state.inner._fields}))
+
+    def step(self, key: Array, state: BlackJAXState, potential: GibbsPotential) -> tuple[BlackJAXState, KernelInfo]:
+        build, arguments = self._arguments()
+        settings = {name: value for name, value in self.named_settings.items() if name in arguments}
+        for name in MASSES:
+            if name in arguments and name not in settings:
+                settings[name] = jnp.ones_like(state.theta)
+        after, info = self._built(build)(key, state.inner, _log_density(potential), **settings)
+        after, diverging = stay_finite(state, BlackJAXState(after))
+        energy = -state.inner.logdensity
+        acceptance = getattr(info, "acceptance_rate", jnp.ones_like(energy))
+        diverging |= getattr(info, "is_divergent", ~jnp.isfinite(energy))
+        return after, KernelInfo(energy, acceptance, diverging, getattr(info, "num_integration_steps", 1))
+
+    def tuned(self, curvature: Array) -> "FromBlackJAX":
+        """Where acceptance begins: 0.5 / curvature for mala, whose step is a step of ULA, else its root."""
+        step = 0.5 / curvature
+        return replace(self, step_size=step if self.algorithm == "mala" else jnp.sqrt(step))
+
+
+def _log_density(potential: GibbsPotential) -> Callable[[Array], Array]:
+    return lambda theta: -potential(theta)
+
+
+def _blackjax() -> ModuleType:
+    try:
+        import blackjax
+    except ImportError:
+        advice = "Install it: pip install 'mfpda[blackjax]'."
+        raise InputError("the package blackjax for its kernels", "that it is not installed", advice) from None
+    return blackjax

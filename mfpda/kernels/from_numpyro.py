@@ -1,0 +1,82 @@
+"""Any gradient-based MCMC kernel of NumPyro as a kernel."""
+
+import inspect
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+from jax import Array
+
+from mfpda.errors import InputError
+from mfpda.kernels.adapters import Adapter
+from mfpda.kernels.protocol import Evaluated, KernelInfo, stay_finite
+from mfpda.potential import GibbsPotential
+
+# What this adapter decides itself: V is given, tuning is mfpda's, and there is no model to initialise from.
+OURS = {"adapt_step_size": False, "adapt_mass_matrix": False, "find_heuristic_step_size": False}
+NOT_SETTINGS = ("self", "model", "potential_fn", "step_size", "init_strategy", "target_accept_prob", *OURS)
+
+
+class FromNumPyro(Adapter):
+    """A kernel of NumPyro with its settings, such as ``FromNumPyro(numpyro.infer.HMC, num_steps=20)``.
+
+    NumPyro builds it on V as ``potential_fn`` inside every compiled step, without its own adaptation: the state that is
+    kept is theta, V and grad V. HMC takes ``num_steps`` leapfrog steps, 10 by default, or as many as make up a
+    ``trajectory_length``.
+
+    >>> FromNumPyro("HMC", num_steps=20)
+    FromNumPyro('HMC', step_size='auto', num_steps=20, trajectory_length=None)
+    """
+
+    family: ClassVar[str] = "numpyro"
+    targets: ClassVar = {"HMC": 0.7, "NUTS": 0.8, "BarkerMH": 0.4}
+    defaults: ClassVar = {}
+
+    def _found(self, algorithm: Any) -> Any:
+        from numpyro import infer
+        from numpyro.infer.mcmc import MCMCKernel
+
+        found = getattr(infer, algorithm, None) if isinstance(algorithm, str) else algorithm
+        if not (isinstance(found, type) and issubclass(found, MCMCKernel)):
+            advice = "Give the class numpyro.infer.HMC, or its name 'HMC'."
+            raise InputError("an MCMC kernel of numpyro.infer", repr(algorithm), advice)
+        needed = ("potential_fn", "step_size")
+        if any(name not in inspect.signature(found).parameters for name in needed):
+            advice = "HMC, NUTS and BarkerMH do."
+            raise InputError("a kernel that takes potential_fn and step_size", found.__name__, advice)
+        return found.__name__ if getattr(infer, found.__name__, None) is found else found
+
+    def _check(self) -> None:
+        known = inspect.signature(self._class).parameters
+        self._refuse_unknown(name for name in known if name not in NOT_SETTINGS)
+        if self.algorithm == "HMC" and self.settings.get("trajectory_length") is None:
+            steps = self.settings.get("num_steps") or 10
+            object.__setattr__(self, "settings", {**self.settings, "num_steps": steps, "trajectory_length": None})
+
+    @property
+    def _class(self) -> Any:
+        from numpyro import infer
+
+        return getattr(infer, self.algorithm) if isinstance(self.algorithm, str) else self.algorithm
+
+    def init(self, key: Array, theta: Array, potential: GibbsPotential) -> Evaluated:
+        return Evaluated.at(theta, potential)
+
+    def refresh(self, state: Evaluated, potential: GibbsPotential) -> Evaluated:
+        return Evaluated.at(state.theta, potential)
+
+    def step(self, key: Array, state: Evaluated, potential: GibbsPotential) -> tuple[Evaluated, KernelInfo]:
+        takes = inspect.signature(self._class).parameters
+        ours = {name: value for name, value in OURS.items() if name in takes}
+        sampler = self._class(potential_fn=potential, step_size=self.step_size, **ours, **self.settings)
+        # What init evaluates at theta is replaced by what we have, so the compiler drops it.
+        before = sampler.init(key, 0, state.theta, (), {})
+        before = before._replace(potential_energy=state.energy, z_grad=state.gradient)
+        after = sampler.sample(before, (), {})
+        kept, diverging = stay_finite(state, Evaluated(after.z, after.potential_energy, after.z_grad))
+        diverging |= getattr(after, "diverging", ~jnp.isfinite(state.energy))
+        return kept, KernelInfo(state.energy, after.accept_prob, diverging, getattr(after, "num_steps", 1))
+
+    def tuned(self, curvature: Array) -> "FromNumPyro":
+        """Where acceptance begins."""
+        return replace(self, step_size=jnp.sqrt(0.5 / curvature))

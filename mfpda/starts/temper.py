@@ -1,0 +1,48 @@
+"""Tempered start: fresh draws of the prior, annealed to the new potential."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from mfpda import sampling, tempering
+from mfpda.errors import InputError
+from mfpda.kernels import KERNELS, MALA, Kernel
+from mfpda.schedules import positive, positive_count
+from mfpda.starts.protocol import Stats
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Temper:
+    """Anneal M fresh draws of the prior to the new Gibbs potential (see ``mfpda.tempering``).
+
+    This is how mass gets into the right modes; it costs ``moves`` gradients per temperature. ``kernel`` moves the
+    particles at each temperature, whatever kernel the run has, and must be adjusted. The next temperature is as far as
+    leaves an effective sample size of ``share`` M. Recorded: the number of temperatures, the smallest effective sample
+    size, the acceptance of the moves.
+    """
+
+    kernel: Any = MALA()
+    moves: int = 5
+    share: float = 0.5
+
+    def __post_init__(self):
+        object.__setattr__(self, "kernel", KERNELS.resolve(self.kernel))
+        if isinstance(self.kernel, Kernel):  # JAX builds plugs from parts that are no kernels, too
+            tempering.check_moves(self.kernel)
+        if isinstance(self.moves, (int, float)):
+            positive_count(self.moves, "moves")
+        if isinstance(self.share, (int, float)) and not 0 < positive(self.share, "share") < 1:
+            raise InputError("a share between 0 and 1", repr(self.share), "0.5 halves the sample at every temperature.")
+
+    def __call__(self, key, ensemble, old, new, kernel) -> tuple[sampling.Ensemble, Stats]:
+        temper_key, begin_key = jax.random.split(key)
+        thetas, stats = tempering.temper(temper_key, new, len(ensemble.theta), self.kernel, self.moves, self.share)
+        recorded = {
+            "temperatures": stats.temperatures,
+            "effective_sample_size": stats.effective_sample_size,
+            "temper_acceptance": stats.acceptance,
+            "gradients": stats.gradients,
+        }
+        return sampling.begin(begin_key, thetas, new, kernel), recorded
