@@ -1,4 +1,4 @@
-"""The command line: ``mfpda run FILE`` and ``mfpda summary RUN.nc``, thin over the library."""
+"""The command line: ``mfpda run FILE``, ``mfpda summary RUN.nc`` and ``mfpda kernels``, thin over the library."""
 
 import argparse
 import dataclasses
@@ -17,9 +17,13 @@ from mfpda.errors import InputError, RunError
 from mfpda.fitted import Fit
 from mfpda.history import Record
 from mfpda.kernels import KERNELS
+from mfpda.kernels.protocol import is_adjusted
 from mfpda.optimise import fit
+from mfpda.registry import settings_of
 from mfpda.rules import RULES
 from mfpda.starts import STARTS
+
+PYTHON_NAMES = ("mfpda.ULA(...)", "mfpda.MALA(...)", "mfpda.FromBlackJAX(blackjax.hmc, ...)")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -67,6 +71,24 @@ def summarise(options: argparse.Namespace) -> int:
     return 0
 
 
+def list_kernels(options: argparse.Namespace) -> int:
+    """List the kernels by the names that --kernel and fit(kernel=...) take, with their settings."""
+    rows = [("name", "law", "settings")]
+    for name in KERNELS:
+        try:
+            kernel = KERNELS.resolve(name)
+            settings = ", ".join(f"{setting}={value!r}" for setting, value in settings_of(kernel).items())
+            rows.append((name, "adjusted" if is_adjusted(kernel) else "unadjusted", settings))
+        except InputError as error:  # a library that is not installed
+            rows.append((name, "", str(error)))
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    for name, law, settings in rows:
+        print(f"{name:<{widths[0]}}  {law:<{widths[1]}}  {settings}")
+    print("\nadjusted: keeps exp(-V) invariant whatever its numbers are. In Python: " + ", ".join(PYTHON_NAMES) + ".")
+    print("blackjax:NAME and numpyro:NAME also take the other algorithms of those libraries that have a step size.")
+    return 0
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="mfpda", description="Optimise over probability distributions.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -94,6 +116,9 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("summary", help="print a saved run as a table", description=summary.__doc__)
     command.set_defaults(command=summarise)
     command.add_argument("file", metavar="RUN.nc")
+
+    command = commands.add_parser("kernels", help="list the kernels", description=list_kernels.__doc__)
+    command.set_defaults(command=list_kernels)
     return parser
 
 

@@ -54,7 +54,7 @@ def initial_state(
         Coefficients(potential.coefficients, potential.gamma),
         batch,
         sampling.SampleStats(jnp.ones(particles), jnp.zeros(particles, bool), jnp.zeros(particles)),
-        jnp.full((), jnp.nan),
+        jnp.full((), jnp.nan, float),
     )
 
 
@@ -175,8 +175,8 @@ class Fit:
         carried = self.state.step_size if own else jnp.full((), jnp.nan)
         thetas, stats, settled = _trace(key, potential, planned, self.thetas, carried, draws, particles)
         values = constrain(self.model, jnp.swapaxes(thetas, 0, 1).reshape(-1, thetas.shape[-1]), self.examples.x[0])
-        values = {name: np.asarray(value).reshape(particles, draws, *value.shape[1:]) for name, value in values.items()}
-        return history.inner_trace(values, self.model, self.structure).assign_attrs(
+        chains = {name: value.reshape(particles, draws, *value.shape[1:]) for name, value in values.items()}
+        return history.inner_trace(chains, self.model, self.structure).assign_attrs(
             kernel=repr(self.kernel if own else KERNELS.resolve(kernel)),
             step_size=float(getattr(settled, "step_size", jnp.nan)),
             acceptance_rate=float(jnp.mean(stats.acceptance)),

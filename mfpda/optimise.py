@@ -294,11 +294,10 @@ class _Run:
         if not self.rows:
             return {}
         stats = self.rows[-1].stats
-        return {
-            "risk": f"{stats['risk']:.4g}",
-            "step": f"{stats['step_size']:.2g}",
-            "accept": f"{stats['acceptance_rate']:.2f}",
-        }
+        shown = {"risk": f"{stats['risk']:.4g}", "step": f"{stats['step_size']:.2g}"}
+        if is_adjusted(self.kernels[0]):
+            shown["accept"] = f"{stats['acceptance_rate']:.2f}"
+        return shown
 
     def fit(self, status: Status, settings: dict[str, Any]) -> Fit:
         """Everything so far, as what the user gets."""
@@ -396,7 +395,7 @@ def _check_resumable(
     same = {
         "kind of data": ("a stream" if earlier.is_stream else "(x, y)", "a stream" if source.is_stream else "(x, y)"),
         "rule": (repr(earlier.rule), repr(rule)),
-        "kernel": (type(earlier.kernel).__name__, type(kernel).__name__),
+        "kernel": (KERNELS.name_of(earlier.kernel), KERNELS.name_of(kernel)),
         "particles": (len(earlier.thetas), particles),
         "batch_size": (earlier.batch_size, source.batch_size),
     }

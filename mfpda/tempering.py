@@ -113,7 +113,7 @@ def _reach(rise: Array, most: Array, wanted: Array) -> Array:
         keep = enough(middle)
         return jnp.where(keep, middle, low), jnp.where(keep, high, middle)
 
-    low, high = jax.lax.fori_loop(0, BISECTIONS, halve, (jnp.zeros_like(most), most))
+    _, high = jax.lax.fori_loop(0, BISECTIONS, halve, (jnp.zeros_like(most), most))
     return jnp.where(enough(most), most, high)
 
 

@@ -19,6 +19,7 @@ ROOMS = [
     "kernels",
     "sampling",
     "tuning",
+    "tempering",
     "rules",
     "starts",
     "fingerprint",

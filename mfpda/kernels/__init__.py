@@ -14,6 +14,9 @@ from mfpda.kernels.ula import ULA as ULA
 from mfpda.kernels.underdamped import Underdamped as Underdamped
 from mfpda.registry import Registry
 
+FROM_BLACKJAX = ("mala", "hmc", "nuts", "ghmc", "barker_proposal")
+FROM_NUMPYRO = ("HMC", "NUTS", "BarkerMH")
+
 KERNELS = Registry(
     "kernel",
     {
@@ -21,11 +24,8 @@ KERNELS = Registry(
         "mala": MALA,
         "underdamped": Underdamped,
         "gradient_descent": GradientDescent,
-        **{
-            f"blackjax:{name}": partial(FromBlackJAX, name)
-            for name in ("mala", "hmc", "nuts", "ghmc", "barker_proposal")
-        },
-        **{f"numpyro:{name}": partial(FromNumPyro, name) for name in ("HMC", "NUTS", "BarkerMH")},
+        **{f"blackjax:{name}": partial(FromBlackJAX, name) for name in FROM_BLACKJAX},
+        **{f"numpyro:{name}": partial(FromNumPyro, name) for name in FROM_NUMPYRO},
     },
     families={"blackjax": FromBlackJAX, "numpyro": FromNumPyro},
 )

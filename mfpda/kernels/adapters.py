@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from jax import Array
 
 from mfpda.errors import InputError, listed
 from mfpda.kernels.protocol import AUTO, number_or_auto
@@ -25,9 +24,7 @@ class Adapter:
     settings: dict[str, Any]
 
     family: ClassVar[str]
-    targets: ClassVar[
-        Mapping[str, float]
-    ]  # the kernels known to leave exp(-V) invariant, and the acceptance to tune to
+    targets: ClassVar[Mapping[str, float]]  # the acceptance to tune to, of the kernels known to leave exp(-V) invariant
     defaults: ClassVar[Mapping[str, Mapping[str, Any]]]
 
     def __init__(
@@ -61,11 +58,8 @@ class Adapter:
         adapter = object.__new__(cls)
         algorithm, choices = static
         step_size, numbers = leaves
-        for name, value in (
-            ("algorithm", algorithm),
-            ("step_size", step_size),
-            ("settings", {**dict(choices), **numbers}),
-        ):
+        fields = {"algorithm": algorithm, "step_size": step_size, "settings": {**dict(choices), **numbers}}
+        for name, value in fields.items():
             object.__setattr__(adapter, name, value)
         return adapter
 
@@ -99,15 +93,9 @@ class Adapter:
         try:
             hash(self._flatten()[1])
         except TypeError as error:
-            raise InputError(
-                "settings that are numbers, arrays or hashable", str(error), "Give a tuple, say."
-            ) from None
+            advice = "Give a tuple in place of a list, say."
+            raise InputError("settings that are numbers, arrays or hashable", str(error), advice) from None
 
 
 def _is_leaf(value: Any) -> bool:
     return isinstance(value, float) or (hasattr(value, "dtype") and jnp.issubdtype(value.dtype, jnp.floating))
-
-
-def as_count(value: Array | int, like: Array) -> Array:
-    """A count of gradients as a number that adds up with the others."""
-    return jnp.asarray(value, like.dtype)

@@ -36,7 +36,7 @@ class FromNumPyro(Adapter):
         from numpyro import infer
         from numpyro.infer.mcmc import MCMCKernel
 
-        found = getattr(infer, algorithm, None) if isinstance(algorithm, str) else algorithm
+        found: Any = getattr(infer, algorithm, None) if isinstance(algorithm, str) else algorithm
         if not (isinstance(found, type) and issubclass(found, MCMCKernel)):
             advice = "Give the class numpyro.infer.HMC, or its name 'HMC'."
             raise InputError("an MCMC kernel of numpyro.infer", repr(algorithm), advice)

@@ -52,7 +52,7 @@ class Kernel(Protocol):
     >>> import jax, jax.numpy as jnp, mfpda
     >>> from dataclasses import dataclass
     >>> from typing import Any, ClassVar
-    >>> from mfpda.kernels import AUTO, KernelInfo, Position
+    >>> from mfpda.kernels import AUTO, Kernel, KernelInfo, Position
     >>> @jax.tree_util.register_dataclass
     ... @dataclass(frozen=True)
     ... class RandomWalk:
@@ -130,8 +130,10 @@ def stay_finite(before: State, after: State) -> tuple[State, Array]:
 
 
 def metropolis(key: Array, log_ratio: Array, before: Evaluated, proposal: Evaluated) -> tuple[Evaluated, KernelInfo]:
-    """Accept with probability min(1, exp(log_ratio)); never where V or grad V of the proposal is not a finite number."""
+    """Accept with probability min(1, exp(log_ratio)): never where V or grad V of the proposal is not finite, and always
+    out of a place where V is not."""
     finite = jnp.isfinite(proposal.energy) & jnp.all(jnp.isfinite(proposal.gradient))
+    log_ratio = jnp.where(jnp.isfinite(before.energy), log_ratio, jnp.inf)
     log_ratio = jnp.where(finite & ~jnp.isnan(log_ratio), log_ratio, -jnp.inf)
     acceptance = jnp.exp(jnp.minimum(log_ratio, 0))
     accepted = jax.random.uniform(key, dtype=acceptance.dtype) < acceptance

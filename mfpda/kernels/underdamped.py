@@ -30,7 +30,7 @@ class Underdamped:
 
     ``integrator="baoab"`` (Leimkuhler and Matthews 2013) alternates exact parts: with f2 = exp(-g h),
 
-        v <- v - h grad V(theta),   theta <- theta + (h/2) v,   v <- f2 v + sqrt(1 - f2^2) xi,   theta <- theta + (h/2) v.
+        v <- v - h grad V(theta),  theta <- theta + (h/2) v,  v <- f2 v + sqrt(1 - f2^2) xi,  theta <- theta + (h/2) v.
 
     Its two half kicks are joined into one, which leaves the positions as they are and costs one gradient a step. The
     stationary law of theta is biased by O(h^2), and not at all on a Gaussian.
@@ -70,13 +70,14 @@ class Underdamped:
         return after, KernelInfo(energy, jnp.ones_like(energy), diverging)
 
     def tuned(self, curvature: Array) -> "Underdamped":
-        """h = 0.5 / sqrt(curvature), or a fifth of that with a frozen force; friction sqrt(curvature)."""
+        """With w = sqrt(curvature), h = 0.5 / w and friction w / 2; with a frozen force h = 0.2 / w and friction 2 w,
+        Cheng's, where the variance along a direction of that curvature is 5 % too large, as ULA's."""
         frequency = jnp.sqrt(curvature)
-        step = (0.5 if self.integrator == "baoab" else 0.1) / frequency
+        step, friction = (0.5, 0.5) if self.integrator == "baoab" else (0.2, 2.0)
         return replace(
             self,
-            step_size=step if isinstance(self.step_size, Auto) else self.step_size,
-            friction=frequency if isinstance(self.friction, Auto) else self.friction,
+            step_size=step / frequency if isinstance(self.step_size, Auto) else self.step_size,
+            friction=friction * frequency if isinstance(self.friction, Auto) else self.friction,
         )
 
 
@@ -117,7 +118,7 @@ def frozen_force_coefficients(h: Array, g: Array) -> tuple[Array, Array, Array, 
 
 
 def _series(a: Array, first: int, numerator: Callable[[int], float]) -> Array:
-    """sum over k >= first of numerator(k) / k! (-a)^(k - first), by Horner's rule; twenty terms are exact at a = 1/2."""
+    """sum over k >= first of numerator(k) / k! (-a)^(k - first), by Horner's rule: twenty terms do at a = 1/2."""
     total = jnp.zeros_like(a)
     for k in reversed(range(first, first + 20)):
         total = numerator(k) / math.factorial(k) - a * total

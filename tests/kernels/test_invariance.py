@@ -1,0 +1,126 @@
+"""Adjusted kernels keep the law that they are said to keep, and the test sees it when they do not."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+import scipy.stats
+
+import mfpda
+from mfpda import MALA, Model, losses, sampling
+from mfpda.kernels import KERNELS
+from mfpda.kernels.protocol import Evaluated, KernelInfo, is_adjusted, metropolis
+from mfpda.potential import prior_potential
+
+FALSE_FAILURE_RATE = 1e-4  # of each test below, for a kernel that is right
+DRAWS, STEPS = 200_000, 5
+# Long steps, with acceptances of 0.5 to 0.9 here: short ones would be accepted whatever the ratio.
+STEP_SIZES = {
+    "mala": 0.8,
+    "hmc": 0.9,
+    "nuts": 0.9,
+    "ghmc": 0.7,
+    "barker_proposal": 2.0,
+    "HMC": 0.9,
+    "NUTS": 0.9,
+    "BarkerMH": 2.0,
+}
+ADJUSTED = [
+    pytest.param(name, marks=pytest.mark.slow if "nuts" in name.lower() else ())  # a minute each: trees in lockstep
+    for name in KERNELS
+    if is_adjusted(KERNELS.resolve(name))
+]
+
+SITES = {"w": dist.Gumbel(0, 1), "b": dist.Gumbel(0, 1)}
+MODEL = Model.from_function(lambda theta, x: jnp.tanh(theta["w"] * x + theta["b"]), SITES, losses.Squared(), 1.0)
+
+
+def p_values(kernel):
+    """Kolmogorov-Smirnov p-values of both coordinates, after a few steps from exact draws of a Gumbel law."""
+    potential = prior_potential(MODEL, jnp.ones(1))
+
+    @jax.jit
+    def after(key, kernel):
+        draw_key, begin_key, run_key = jax.random.split(key, 3)
+        thetas = sampling.draw_prior(draw_key, DRAWS, potential)
+        ensemble = sampling.begin(begin_key, thetas, potential, kernel)
+        ensemble, stats, _ = sampling.run(run_key, ensemble, potential, kernel, STEPS)
+        return ensemble.theta, jnp.mean(stats.acceptance)
+
+    thetas, acceptance = after(jax.random.key(0), kernel)
+    assert 0.1 < acceptance < 0.97, f"acceptance {acceptance}: too short or too long a step to test anything"
+    return [scipy.stats.kstest(np.asarray(column, float), scipy.stats.gumbel_r.cdf).pvalue for column in thetas.T]
+
+
+@pytest.mark.parametrize("name", ADJUSTED)
+def test_an_adjusted_kernel_leaves_a_skewed_law_invariant(name):
+    kernel = dataclasses.replace(KERNELS.resolve(name), step_size=STEP_SIZES[name.partition(":")[2] or name])
+    assert min(p_values(kernel)) > FALSE_FAILURE_RATE / 2
+
+
+class Broken(MALA):
+    """MALA with one thing wrong. Not a dataclass of its own: only ``step`` differs."""
+
+    def step(self, key, state, potential):
+        noise_key, accept_key = jax.random.split(key)
+        eta, noise = self.step_size, jax.random.normal(noise_key, state.theta.shape, state.theta.dtype)
+        proposal = Evaluated.at(
+            state.theta + self.drift_sign * eta * state.gradient + jnp.sqrt(2 * eta) * noise, potential
+        )
+        both = state.gradient + proposal.gradient
+        ratio = state.energy - proposal.energy
+        if self.proposal_ratio:
+            ratio += jnp.sqrt(eta / 2) * noise @ both - eta / 4 * both @ both
+        after, info = metropolis(accept_key, ratio, state, proposal)
+        return (after, info) if self.accepts else (proposal, KernelInfo(*info[:3]))
+
+    drift_sign, proposal_ratio, accepts = -1, True, True
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class NothingWrong(Broken):
+    step_size: float = 0.8
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class AcceptsEverything(NothingWrong):
+    accepts = False
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class WrongProposalRatio(NothingWrong):
+    proposal_ratio = False
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class SignError(NothingWrong):
+    drift_sign = 1
+
+
+@pytest.mark.parametrize("broken", [AcceptsEverything, WrongProposalRatio, SignError])
+def test_a_broken_kernel_does_not(broken):
+    values = p_values(broken())
+    print(f"{broken.__name__}: p = {min(values):.1e}")
+    assert max(values) < FALSE_FAILURE_RATE
+
+
+def test_what_was_broken_was_right_before():
+    assert min(p_values(NothingWrong())) > FALSE_FAILURE_RATE / 2
+
+
+def test_our_mala_takes_blackjaxs_steps():
+    """The same keys lead both along the same path: two derivations of one algorithm."""
+    potential, key = prior_potential(MODEL, jnp.ones(1)), jax.random.key(1)
+    thetas = sampling.draw_prior(key, 500, potential)
+    ends = []
+    for kernel in (MALA(step_size=0.8), mfpda.FromBlackJAX("mala", step_size=0.8)):
+        ensemble = sampling.begin(key, thetas, potential, kernel)
+        ends.append(jax.jit(sampling.run)(key, ensemble, potential, kernel, 10)[0].theta)
+    np.testing.assert_allclose(*ends, atol=1e-4)
