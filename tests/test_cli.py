@@ -4,6 +4,7 @@ import pytest
 import mfpda
 from mfpda.cli import main
 from mfpda.fitted import Fit
+from mfpda.kernels import KERNELS
 
 MODEL = """
 import jax.numpy as jnp
@@ -77,6 +78,22 @@ def test_every_argument_of_fit_can_be_set(model_file, monkeypatch, capsys):
     assert {name: value.shape for name, value in fit.rows[0].particles.items()} == {"w": (4,)}
     assert seen["progress"] is False
     assert fitted(monkeypatch, ["run", model_file, "--quiet", "--batch-size", "none"])["batch_size"] is None
+
+
+@pytest.mark.parametrize("kernel", ["mala", "blackjax:hmc", "numpyro:HMC"])
+def test_a_kernel_by_its_name(model_file, monkeypatch, capsys, kernel):
+    seen = fitted(monkeypatch, ["run", model_file, "--quiet", "--kernel", kernel])
+    assert KERNELS.name_of(seen["fit"].kernel) == kernel
+    assert seen["fit"].rows[-1].stats["step_size"] > 0
+    given = fitted(monkeypatch, ["run", model_file, "--quiet", "--kernel", kernel, "--step-size", "0.01"])
+    assert given["fit"].rows[-1].stats["step_size"] == pytest.approx(0.01)
+
+
+def test_kernels_are_listed_with_their_settings(capsys):
+    assert main(["kernels"]) == 0
+    printed = capsys.readouterr().out
+    assert all(f"\n{name} " in printed for name in KERNELS)
+    assert "num_integration_steps=10" in printed
 
 
 def test_the_key_decides(model_file, monkeypatch, capsys):

@@ -1,5 +1,6 @@
 """What a Fit can do, and that a loaded one does the same."""
 
+import arviz
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -141,3 +142,33 @@ def test_saving_over_a_file_leaves_the_old_one_when_it_fails(fit, tmp_path, monk
         fit.save(path)
     assert path.read_bytes() == old
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_inner_trace_is_what_arviz_judges(small):
+    """chain = particle, draw = inner step, sites with their dims; the step size tuned, then fixed."""
+    fit = mfpda.fit(jax.random.key(0), small.model, small.data, kernel="mala", **(small.quick | {"particles": 100}))
+    trace = fit.trace(jax.random.key(1), draws=300, particles=5)
+    assert dict(trace.sizes) == {"chain": 5, "draw": 300, "w_dim_0": 1}
+    assert trace["b"].dims == ("chain", "draw")
+    assert 0.4 < trace.attrs["acceptance_rate"] < 0.75
+    assert trace.attrs["gradients_per_draw"] == 1
+    assert trace.attrs["step_size"] == pytest.approx(fit.rows[-1].stats["step_size"], rel=1)
+    assert float(arviz.rhat(trace)["b"]) < 1.2
+    assert float(arviz.ess(trace)["b"]) > 50
+    again = fit.trace(jax.random.key(1), draws=300, particles=5)
+    np.testing.assert_array_equal(trace["w"], again["w"])
+    with pytest.raises(mfpda.InputError, match="at most the run's 100 particles"):
+        fit.trace(jax.random.key(1), particles=101)
+
+
+def test_a_trace_stays_with_the_last_potential(small):
+    """Long chains of another kernel have the moments of the last Gibbs density, by quadrature."""
+    fit = mfpda.fit(jax.random.key(0), small.model, small.data, **small.quick)
+    coefficients, gamma = fit.state.coefficients
+    quadrature = mfpda.exact.Quadrature.of(small.model, small.data, (-20, 20), 401)
+    law, _ = quadrature.gibbs(np.asarray(coefficients, float), float(gamma))
+    trace = fit.trace(jax.random.key(1), draws=4000, particles=20, kernel="numpyro:HMC")
+    expected = law.probability @ np.abs(quadrature.thetas[:, 0])
+    means = np.abs(np.asarray(trace["w"])[:, 100:, 0]).mean(axis=1)
+    assert abs(means.mean() - expected) < 5 * means.std(ddof=1) / np.sqrt(len(means))
+    assert trace.attrs["gradients_per_draw"] == 10

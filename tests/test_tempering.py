@@ -80,7 +80,7 @@ def test_the_comparison_sees_moves_that_bend_the_law(monkeypatch):
     """With unadjusted moves the same comparison fails: it is the accept step that makes the sample right."""
     ours, quadrature, laws = problem("tanh_squared")
     law, _ = quadrature.gibbs(*laws["g*"])
-    always = lambda key, log_ratio, before, proposal: (proposal, metropolis(key, log_ratio, before, proposal)[1])  # noqa: E731
+    always = lambda key, correction, before, proposal: (proposal, metropolis(key, correction, before, proposal)[1])  # noqa: E731
     from mfpda.kernels.mala import metropolis
 
     monkeypatch.setattr("mfpda.kernels.mala.metropolis", always)

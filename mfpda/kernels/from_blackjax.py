@@ -116,7 +116,7 @@ class FromBlackJAX(Adapter):
             if name in arguments and name not in settings:
                 settings[name] = jnp.ones_like(state.theta)
         after, info = self._built(build)(key, state.inner, _log_density(potential), **settings)
-        after, diverging = stay_finite(state, BlackJAXState(after))
+        after, diverging = stay_finite(state, BlackJAXState(after), getattr(after, "logdensity", after.position))
         energy = -state.inner.logdensity
         acceptance = getattr(info, "acceptance_rate", jnp.ones_like(energy))
         diverging |= getattr(info, "is_divergent", ~jnp.isfinite(energy))

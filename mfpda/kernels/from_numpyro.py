@@ -40,11 +40,10 @@ class FromNumPyro(Adapter):
         if not (isinstance(found, type) and issubclass(found, MCMCKernel)):
             advice = "Give the class numpyro.infer.HMC, or its name 'HMC'."
             raise InputError("an MCMC kernel of numpyro.infer", repr(algorithm), advice)
-        needed = ("potential_fn", "step_size")
-        if any(name not in inspect.signature(found).parameters for name in needed):
-            advice = "HMC, NUTS and BarkerMH do."
-            raise InputError("a kernel that takes potential_fn and step_size", found.__name__, advice)
-        return found.__name__ if getattr(infer, found.__name__, None) is found else found
+        name, takes = found.__name__, inspect.signature(found).parameters
+        if "potential_fn" not in takes or "step_size" not in takes:
+            raise InputError("a kernel that takes potential_fn and step_size", name, "HMC, NUTS and BarkerMH do.")
+        return name if getattr(infer, name, None) is found else found
 
     def _check(self) -> None:
         known = inspect.signature(self._class).parameters
@@ -73,7 +72,8 @@ class FromNumPyro(Adapter):
         before = sampler.init(key, 0, state.theta, (), {})
         before = before._replace(potential_energy=state.energy, z_grad=state.gradient)
         after = sampler.sample(before, (), {})
-        kept, diverging = stay_finite(state, Evaluated(after.z, after.potential_energy, after.z_grad))
+        reached = Evaluated(after.z, after.potential_energy, after.z_grad)
+        kept, diverging = stay_finite(state, reached, reached.energy)
         diverging |= getattr(after, "diverging", ~jnp.isfinite(state.energy))
         return kept, KernelInfo(state.energy, after.accept_prob, diverging, getattr(after, "num_steps", 1))
 

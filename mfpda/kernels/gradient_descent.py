@@ -34,7 +34,7 @@ class GradientDescent:
     def step(self, key: Array, state: Position, potential: GibbsPotential) -> tuple[Position, KernelInfo]:
         energy, gradient = jax.value_and_grad(potential)(state.theta)
         theta = state.theta - self.step_size * gradient
-        after, diverging = stay_finite(state, Position(theta))
+        after, diverging = stay_finite(state, Position(theta), theta)
         return after, KernelInfo(energy, jnp.ones_like(energy), diverging)
 
     def tuned(self, curvature: Array) -> "GradientDescent":

@@ -42,8 +42,8 @@ class MALA:
         eta, noise = self.step_size, jax.random.normal(noise_key, state.theta.shape, state.theta.dtype)
         proposal = Evaluated.at(state.theta - eta * state.gradient + jnp.sqrt(2 * eta) * noise, potential)
         both = state.gradient + proposal.gradient
-        log_ratio = state.energy - proposal.energy + jnp.sqrt(eta / 2) * noise @ both - eta / 4 * both @ both
-        return metropolis(accept_key, log_ratio, state, proposal)
+        correction = jnp.sqrt(eta / 2) * noise @ both - eta / 4 * both @ both
+        return metropolis(accept_key, correction, state, proposal)
 
     def tuned(self, curvature: Array) -> "MALA":
         """eta = 0.5 / curvature to begin with; acceptance takes it from there."""

@@ -123,19 +123,20 @@ def number_or_auto(value: Any, name: str = "step_size") -> Any:
 State = TypeVar("State")
 
 
-def stay_finite(before: State, after: State) -> tuple[State, Array]:
-    """The state after a step, or the one before it where the step left the finite numbers; and whether it did."""
-    finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(part)) for part in jax.tree.leaves(after)]))
+def stay_finite(before: State, after: State, checked: Array) -> tuple[State, Array]:
+    """The state after a step, or the one before it where ``checked`` is not finite; and whether it was not."""
+    finite = jnp.all(jnp.isfinite(checked))
     return jax.tree.map(lambda old, new: jnp.where(finite, new, old), before, after), ~finite
 
 
-def metropolis(key: Array, log_ratio: Array, before: Evaluated, proposal: Evaluated) -> tuple[Evaluated, KernelInfo]:
-    """Accept with probability min(1, exp(log_ratio)): never where V or grad V of the proposal is not finite, and always
-    out of a place where V is not."""
-    finite = jnp.isfinite(proposal.energy) & jnp.all(jnp.isfinite(proposal.gradient))
-    log_ratio = jnp.where(jnp.isfinite(before.energy), log_ratio, jnp.inf)
-    log_ratio = jnp.where(finite & ~jnp.isnan(log_ratio), log_ratio, -jnp.inf)
-    acceptance = jnp.exp(jnp.minimum(log_ratio, 0))
+def metropolis(key: Array, correction: Array, before: Evaluated, proposal: Evaluated) -> tuple[Evaluated, KernelInfo]:
+    """Accept with probability min(1, exp(V - V' + correction)).
+
+    Never where V' or the correction is not finite; always out of a place where V is not.
+    """
+    finite = jnp.isfinite(proposal.energy) & jnp.isfinite(correction)
+    log_ratio = jnp.where(jnp.isfinite(before.energy), before.energy - proposal.energy + correction, 0)
+    acceptance = jnp.where(finite, jnp.exp(jnp.minimum(log_ratio, 0)), 0)
     accepted = jax.random.uniform(key, dtype=acceptance.dtype) < acceptance
     after = jax.tree.map(lambda old, new: jnp.where(accepted, new, old), before, proposal)
     return after, KernelInfo(before.energy, acceptance, ~finite)

@@ -36,7 +36,7 @@ class ULA:
         energy, gradient = jax.value_and_grad(potential)(state.theta)
         noise = jax.random.normal(key, state.theta.shape, state.theta.dtype)
         theta = state.theta - self.step_size * gradient + jnp.sqrt(2 * self.step_size) * noise
-        after, diverging = stay_finite(state, Position(theta))
+        after, diverging = stay_finite(state, Position(theta), theta)
         return after, KernelInfo(energy, jnp.ones_like(energy), diverging)
 
     def tuned(self, curvature: Array) -> "ULA":

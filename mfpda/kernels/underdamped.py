@@ -66,7 +66,8 @@ class Underdamped:
     def step(self, key: Array, state: PhasePoint, potential: GibbsPotential) -> tuple[PhasePoint, KernelInfo]:
         energy, gradient = jax.value_and_grad(potential)(state.theta)
         move = _baoab if self.integrator == "baoab" else _frozen_force
-        after, diverging = stay_finite(state, move(key, state, gradient, self.step_size, self.friction))
+        after = move(key, state, gradient, self.step_size, self.friction)
+        after, diverging = stay_finite(state, after, after.theta)
         return after, KernelInfo(energy, jnp.ones_like(energy), diverging)
 
     def tuned(self, curvature: Array) -> "Underdamped":

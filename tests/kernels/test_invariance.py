@@ -71,10 +71,8 @@ class Broken(MALA):
             state.theta + self.drift_sign * eta * state.gradient + jnp.sqrt(2 * eta) * noise, potential
         )
         both = state.gradient + proposal.gradient
-        ratio = state.energy - proposal.energy
-        if self.proposal_ratio:
-            ratio += jnp.sqrt(eta / 2) * noise @ both - eta / 4 * both @ both
-        after, info = metropolis(accept_key, ratio, state, proposal)
+        correction = jnp.sqrt(eta / 2) * noise @ both - eta / 4 * both @ both
+        after, info = metropolis(accept_key, correction * self.proposal_ratio, state, proposal)
         return (after, info) if self.accepts else (proposal, KernelInfo(*info[:3]))
 
     drift_sign, proposal_ratio, accepts = -1, True, True

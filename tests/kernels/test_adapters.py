@@ -1,0 +1,121 @@
+import sys
+
+import blackjax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpyro import infer
+
+import mfpda
+from mfpda import FromBlackJAX, FromNumPyro, InputError, Temper, sampling
+from mfpda.cli import main
+from mfpda.kernels import KERNELS
+from tests.test_sampling import normal_potential
+
+
+def test_an_object_and_its_name_are_one_kernel():
+    assert FromBlackJAX(blackjax.hmc, num_integration_steps=7) == FromBlackJAX("hmc", num_integration_steps=7)
+    assert FromNumPyro(infer.NUTS) == FromNumPyro("NUTS") == KERNELS.resolve("numpyro:NUTS")
+    assert KERNELS.name_of(FromBlackJAX(blackjax.nuts)) == "blackjax:nuts"
+
+
+def test_numbers_are_leaves_and_counts_are_not():
+    kernel = FromBlackJAX("hmc", step_size=0.1, inverse_mass_matrix=np.ones(2), num_integration_steps=3)
+    assert len(jax.tree.leaves(kernel)) == 2
+    assert jax.tree.map(lambda leaf: 2 * leaf, kernel).settings["num_integration_steps"] == 3
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        FromBlackJAX("hmc", num_integration_steps=1),
+        FromBlackJAX("mhmc"),
+        FromBlackJAX("dynamic_hmc"),
+        FromNumPyro("HMC", num_steps=1),
+    ],
+    ids=lambda kernel: kernel.name,
+)
+def test_the_step_size_is_the_one_that_is_given(kernel):
+    """One leapfrog step moves a particle at rest at the minimum by about its step size (times a unit momentum).
+
+    NumPyro's HMC would otherwise divide its default trajectory length by the number of steps.
+    """
+    potential, key = normal_potential(1.0, 2), jax.random.key(0)
+    lengths = []
+    for step_size in (0.01, 0.02):
+        numbers = type(kernel)(kernel.algorithm, step_size=step_size, settings=kernel.settings)
+        ensemble = sampling.begin(key, jnp.zeros((500, 2)), potential, numbers)
+        after, _, _ = jax.jit(sampling.run)(key, ensemble, potential, numbers, 1)
+        lengths.append(float(jnp.sqrt(jnp.mean(jnp.square(after.theta)))))
+    assert lengths[1] / lengths[0] == pytest.approx(2, rel=0.02)
+    assert 0.005 < lengths[0] < 0.1
+
+
+def test_the_momentum_of_ghmc_survives_a_new_potential():
+    kernel, key = FromBlackJAX("ghmc", step_size=0.1), jax.random.key(0)
+    old, new = normal_potential(1.0, 2), normal_potential(3.0, 2)
+    state = kernel.init(key, jnp.ones(2), old)
+    fresh = kernel.refresh(state, new)
+    np.testing.assert_array_equal(fresh.inner.momentum, state.inner.momentum)
+    np.testing.assert_allclose(fresh.inner.logdensity, -new(jnp.ones(2)), rtol=1e-6)
+    assert fresh.inner.logdensity != state.inner.logdensity
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: FromBlackJAX("nosuch"), "an MCMC algorithm of blackjax, found 'nosuch'"),
+        (lambda: FromBlackJAX("hmc", steps=3), "settings of blackjax:hmc .*'num_integration_steps'.*, found 'steps'"),
+        (lambda: FromBlackJAX("elliptical_slice"), "every setting of blackjax:elliptical_slice, found no 'cov_matrix'"),
+        (lambda: FromNumPyro("hmc"), "an MCMC kernel of numpyro.infer, found 'hmc'.*'HMC'"),
+        (lambda: FromNumPyro("SA"), "potential_fn and step_size, found SA"),
+        (lambda: FromNumPyro("NUTS", adapt_step_size=True), "settings of numpyro:NUTS .*, found 'adapt_step_size'"),
+        (lambda: FromNumPyro("NUTS", max_tree_depth=[3]), "hashable"),
+    ],
+)
+def test_refusals(build, message):
+    with pytest.raises(InputError, match=message):
+        build()
+
+
+def test_without_blackjax_its_names_say_what_to_install(monkeypatch, capsys, small):
+    monkeypatch.setitem(sys.modules, "blackjax", None)
+    with pytest.raises(InputError, match=r"the package blackjax.*pip install 'mfpda\[blackjax\]'"):
+        mfpda.fit(jax.random.key(0), small.model, small.data, kernel="blackjax:hmc", **small.quick)
+    assert main(["kernels"]) == 0
+    printed = capsys.readouterr().out
+    assert "mala" in printed
+    assert "pip install" in printed
+
+
+@pytest.mark.parametrize(
+    ("kernel", "start"),
+    [
+        (FromBlackJAX("hmc", num_integration_steps=2, inverse_mass_matrix=np.array([1.0, 2.0])), mfpda.Warm()),
+        (FromBlackJAX("ghmc"), mfpda.Warm()),
+        (FromNumPyro("BarkerMH"), Temper(kernel=FromNumPyro("HMC", num_steps=2), moves=2)),
+    ],
+    ids=["hmc", "ghmc", "barker"],
+)
+def test_a_saved_run_goes_on_as_if_it_had_not_stopped(kernel, start, small, tmp_path):
+    """Whole, and stopped, saved, loaded and resumed: the same bits, tuned step size and momentum included."""
+    arguments = small.quick | {"kernel": kernel, "start": start}
+    whole = mfpda.fit(jax.random.key(0), small.model, small.data, **arguments)
+    half = mfpda.fit(jax.random.key(0), small.model, small.data, **(arguments | {"outer_steps": 4}))
+    half.save(tmp_path / "half.nc")
+    loaded = mfpda.load(tmp_path / "half.nc", small.model)
+    assert KERNELS.name_of(loaded.kernel) == KERNELS.name_of(kernel)
+    assert repr(loaded.start) == repr(start)
+    resumed = mfpda.fit(jax.random.key(0), small.model, small.data, **arguments, resume=loaded)
+    np.testing.assert_array_equal(resumed.thetas, whole.thetas)
+    assert resumed.rows[-1].stats["step_size"] == whole.rows[-1].stats["step_size"]
+
+
+def test_a_setting_that_is_code_is_asked_for_again(small, tmp_path):
+    kernel = FromBlackJAX("hmc", num_integration_steps=2, integrator=blackjax.mcmc.integrators.mclachlan)
+    fit = mfpda.fit(jax.random.key(0), small.model, small.data, kernel=kernel, **(small.quick | {"outer_steps": 1}))
+    fit.save(tmp_path / "run.nc")
+    with pytest.raises(InputError, match=r"'integrator' that is code.*kernel=\.\.\."):
+        mfpda.load(tmp_path / "run.nc", small.model)
+    assert mfpda.load(tmp_path / "run.nc", small.model, kernel=kernel).outer_steps == 1
