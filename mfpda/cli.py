@@ -23,7 +23,7 @@ from mfpda.registry import settings_of
 from mfpda.rules import RULES
 from mfpda.starts import STARTS
 
-PYTHON_NAMES = ("mfpda.ULA(...)", "mfpda.MALA(...)", "mfpda.FromBlackJAX(blackjax.hmc, ...)")
+PYTHON_NAMES = ("mfpda.MALA(step_size=0.01)", "mfpda.FromBlackJAX(blackjax.hmc, num_integration_steps=5)")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -78,14 +78,15 @@ def list_kernels(options: argparse.Namespace) -> int:
         try:
             kernel = KERNELS.resolve(name)
             settings = ", ".join(f"{setting}={value!r}" for setting, value in settings_of(kernel).items())
-            rows.append((name, "adjusted" if is_adjusted(kernel) else "unadjusted", settings))
+            law = f"adjusted, tuned to {kernel.target_acceptance}" if is_adjusted(kernel) else "unadjusted"
+            rows.append((name, law, settings))
         except InputError as error:  # a library that is not installed
             rows.append((name, "", str(error)))
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
     for name, law, settings in rows:
         print(f"{name:<{widths[0]}}  {law:<{widths[1]}}  {settings}")
-    print("\nadjusted: keeps exp(-V) invariant whatever its numbers are. In Python: " + ", ".join(PYTHON_NAMES) + ".")
-    print("blackjax:NAME and numpyro:NAME also take the other algorithms of those libraries that have a step size.")
+    print("\nadjusted: keeps exp(-V) invariant whatever its numbers are; step_size='auto' tunes its acceptance.")
+    print("Settings are given in Python: " + ", ".join(PYTHON_NAMES) + ".")
     return 0
 
 

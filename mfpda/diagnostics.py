@@ -34,7 +34,7 @@ def summary(inference_data: Any) -> str:
 
 def _unsettled(stats: Any, rule: str) -> list[str]:
     """A warning when dual averaging stopped while it may still overshoot."""
-    stiffness, last = float(stats["stiffness"][:, -1].max()), int(stats["outer_step"][-1])
+    stiffness, last = float(stats["stiffness"].max()), int(stats["outer_step"][-1])
     if not rule.startswith("DualAveraging") or last >= stiffness:
         return []
     return [

@@ -150,10 +150,17 @@ class Fit:
         return GibbsPotential(self.model, self.examples.x[: self._seen], coefficients, jnp.ones(()))
 
     def sample(self, key: Array, num: int) -> dict[str, Array]:
-        """Fresh particles of q_g: any number, tempered from the prior. Nothing of the run's particles is used."""
+        """Fresh particles of q_g: any number, tempered from the prior. Nothing of the run's particles is used.
+
+        At least 1000 are tempered, whatever ``num`` is: few cannot tell when a step in temperature is too long.
+        """
         key, num = as_key(key), positive_count(num, "num")
         temper = self.start if isinstance(self.start, Temper) else Temper()
-        thetas, _ = _temper(key, self.potential, num, temper.kernel, temper.moves, temper.share)
+        temper_key, choose_key = jax.random.split(key)
+        particles = max(num, 1000)
+        thetas, _ = _temper(temper_key, self.potential, particles, temper.kernel, temper.moves, temper.share)
+        if num < particles:
+            thetas = jax.random.choice(choose_key, thetas, (num,), replace=False)
         return constrain(self.model, thetas, self.examples.x[0])
 
     def trace(
@@ -162,23 +169,28 @@ class Fit:
         """The ``inner_trace`` group: every step of a kernel at the run's last potential, from the run's last particles.
 
         chain = particle, draw = inner step, so that ``az.rhat``, ``az.ess`` and ``az.plot_trace`` judge the kernel: the
-        run's own, or another. An "auto" step size is tuned first, then fixed. The attributes hold the kernel, its step
-        size, its acceptance, the share of steps that diverged and the gradients it spends a step.
+        run's own, or another. The last potential has the last step's gamma, t / (t+2) for dual averaging; ``sample`` is
+        of q_g, at gamma = 1. An "auto" step size that follows acceptance is tuned for 100 steps first,
+        then fixed; a schedule is at its last value. The
+        attributes hold gamma, the kernel, its step size, its acceptance, the share of steps that diverged and the
+        gradients it spends a step.
         """
         key, draws = as_key(key), positive_count(draws, "draws")
         if positive_count(particles, "particles") > len(self.thetas):
             advice = "Each chain begins at a particle of the run."
             raise InputError(f"at most the run's {len(self.thetas)} particles", str(particles), advice)
         own = kernel is None
-        (planned,) = tuning.plan(self.kernel if own else KERNELS.resolve(kernel), 1)
+        used = self.kernel if own else KERNELS.resolve(kernel)
+        planned = tuning.plan(used, max(self.outer_steps, 1))[-1]
         potential = current_potential(self.model, self.examples, self.rule, self.state)
         carried = self.state.step_size if own else jnp.full((), jnp.nan)
         thetas, stats, settled = _trace(key, potential, planned, self.thetas, carried, draws, particles)
         values = constrain(self.model, jnp.swapaxes(thetas, 0, 1).reshape(-1, thetas.shape[-1]), self.examples.x[0])
         chains = {name: value.reshape(particles, draws, *value.shape[1:]) for name, value in values.items()}
         return history.inner_trace(chains, self.model, self.structure).assign_attrs(
-            kernel=repr(self.kernel if own else KERNELS.resolve(kernel)),
-            step_size=float(getattr(settled, "step_size", jnp.nan)),
+            kernel=repr(used),
+            gamma=float(potential.gamma),
+            step_size=float(tuning.step_size_of(settled)),
             acceptance_rate=float(jnp.mean(stats.acceptance)),
             diverging=float(jnp.mean(stats.diverging)),
             gradients_per_draw=float(jnp.mean(stats.gradients)),

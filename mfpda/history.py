@@ -11,6 +11,7 @@ from mfpda.errors import InputError, listed
 from mfpda.model import Model, Structure
 from mfpda.schedules import positive_count
 
+# gradients: evaluations of grad V per particle in this outer step, the start's and the one of a new V included
 OUTER_STATS = (
     "risk",
     "second_moment",

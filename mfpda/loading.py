@@ -74,6 +74,9 @@ def load(
 
 def _rebuilt(registry: Registry, description: dict[str, Any], given: Any) -> Any:
     plug = registry.rebuilt(description) if given is None else registry.resolve(given)
+    if registry.name_of(plug) != description["name"]:
+        found, advice = registry.name_of(plug), f"Pass the {registry.kind} it was made with, or none."
+        raise InputError(f"the {registry.kind} of the run, {description['name']}", found, advice)
     return tuning.plan(plug, 1)[0] if registry is KERNELS else plug
 
 

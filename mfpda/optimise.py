@@ -68,7 +68,7 @@ def outer_step(
     ensemble, start_stats = start(start_key, state.ensemble, old, new, kernel)
     ensemble, sample_stats, kernel = sampling.run(inner_key, ensemble, new, kernel, inner_steps, retuned)
 
-    step_size = jnp.asarray(getattr(kernel, "step_size", jnp.nan), float)
+    step_size = tuning.step_size_of(kernel)
     finite = jnp.all(jnp.isfinite(ensemble.theta)) & jnp.all(jnp.isfinite(coefficients.c))
     if not is_adjusted(kernel):  # nothing corrects a step that would have left the finite numbers
         finite &= ~jnp.any(sample_stats.diverging)
@@ -77,7 +77,7 @@ def outer_step(
         step_size=step_size,
         acceptance_rate=jnp.mean(sample_stats.acceptance),
         diverging=jnp.sum(sample_stats.diverging),
-        gradients=jnp.mean(sample_stats.gradients) + start_stats.pop("gradients", 0),
+        gradients=jnp.mean(sample_stats.gradients) + is_adjusted(kernel) + start_stats.pop("gradients", 0),
         start=start_stats,
     )
     return state._replace(ensemble=ensemble, stats=sample_stats, step_size=step_size), stats

@@ -33,6 +33,10 @@ class Registry(dict[str, Callable[..., Any]]):
         """The plug itself, or the one that this name stands for, with its default settings."""
         if isinstance(plug, str):
             return self.build(plug, {})
+        library = (plug if isinstance(plug, type) else type(plug)).__module__.partition(".")[0]
+        if library in self.families:
+            advice = f"Wrap it: mfpda.{self.families[library].__name__}(...)."
+            raise InputError(f"a {self.kind} object", f"{_shown(plug)} of {library} itself", advice)
         if isinstance(plug, type):
             raise InputError(f"a {self.kind} object", f"the class {plug.__name__}", f"Call it: {plug.__name__}().")
         return plug
@@ -44,8 +48,10 @@ class Registry(dict[str, Callable[..., Any]]):
         family, _, member = name.partition(":")
         if member and family in self.families:
             return self.families[family](member, **settings)
-        near = difflib.get_close_matches(name.lower(), self, n=1)
-        advice = f"Did you mean {near[0]!r}?" if near else f"Give one of these, or a {self.kind} object."
+        near = {known for known in self if known.lower().partition(":")[2] == name.lower()}
+        near = near or set(difflib.get_close_matches(name.lower(), self, n=1))
+        meant = " or ".join(map(repr, sorted(near)))
+        advice = f"Did you mean {meant}?" if near else f"Give one of these, or a {self.kind} object."
         raise InputError(f"the name of a {self.kind} ({listed(self)})", repr(name), advice)
 
     def name_of(self, plug: Any) -> str:
@@ -65,11 +71,11 @@ class Registry(dict[str, Callable[..., Any]]):
     def rebuilt(self, description: dict[str, Any]) -> Any:
         """The plug that was described so; refused where its class is not registered, or a setting could not be kept."""
         name, settings = description["name"], description["settings"]
-        lost = [key for key, value in settings.items() if isinstance(value, dict) and key not in self.parts]
+        lost = [key for key, value in settings.items() if isinstance(value, dict) and not self._can_rebuild(key, value)]
         if lost or not (name in self or name.partition(":")[0] in self.families):
             raise InputError(
                 f"a registered {self.kind} ({listed(self)})",
-                f"a run made with {name}" + (f" and a {listed(lost)} that is code" if lost else ""),
+                f"a run made with {name}" + (f" and a {listed(lost)} that is code of yours" if lost else ""),
                 f"Pass the one it was made with: load(path, model, {self.kind}=...).",
             )
         return self.build(
@@ -79,6 +85,14 @@ class Registry(dict[str, Callable[..., Any]]):
                 for key, value in settings.items()
             },
         )
+
+    def _can_rebuild(self, key: str, description: dict[str, Any]) -> bool:
+        """Whether a setting that is no number, but was described, can be made again."""
+        part = self.parts.get(key)
+        if part is None:
+            return False
+        name = description["name"]
+        return name in part or name.partition(":")[0] in part.families
 
 
 def settings_of(plug: Any) -> dict[str, Any]:
@@ -96,3 +110,7 @@ def _as_json(value: Any) -> Any:
 
 def _from_json(value: Any) -> Any:
     return np.asarray(value) if isinstance(value, list) else value
+
+
+def _shown(plug: Any) -> str:
+    return f"the class {plug.__name__}" if isinstance(plug, type) else f"a {type(plug).__name__}"

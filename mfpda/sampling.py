@@ -47,12 +47,12 @@ def run(
     potential: GibbsPotential,
     kernel: Kernel,
     steps: Array | int,
-    retuned: Callable[[Any, Array], Any] | None = None,
+    retuned: Callable[[Any, Array, Array], Any] | None = None,
 ) -> tuple[Ensemble, SampleStats, Kernel]:
     """``steps`` steps of every particle; a traced loop bound, so that it can grow without compiling again.
 
-    ``retuned(kernel, acceptance)`` gives the kernel of the next step from the acceptance of this one, averaged over
-    all particles; the kernel comes back as it was last.
+    ``retuned(kernel, acceptance, thetas)`` gives the kernel of the next step from the particles' acceptance in this
+    one and where it left them; the kernel comes back as it was last.
     """
     particles = len(ensemble.theta)
     keys = _particle_keys(key, particles)
@@ -63,7 +63,7 @@ def run(
         stats = SampleStats(
             stats.acceptance + info.acceptance, stats.diverging | info.diverging, stats.gradients + info.gradients
         )
-        return ensemble, stats, retuned(kernel, jnp.mean(info.acceptance)) if retuned else kernel
+        return ensemble, stats, retuned(kernel, info.acceptance, ensemble.theta) if retuned else kernel
 
     none = jnp.zeros(particles, ensemble.theta.dtype)
     carry = ensemble, SampleStats(none, none.astype(bool), none), kernel

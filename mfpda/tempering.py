@@ -27,8 +27,9 @@ BISECTIONS = 40
 class TemperingStats(NamedTuple):
     """How an annealing went: scalars.
 
-    ``effective_sample_size`` is the smallest over the temperatures; ``log_normaliser`` estimates the logarithm of
-    the integral of exp(-V) over that of the prior, for a prior whose density is normalised.
+    ``effective_sample_size`` is the smallest over the temperatures, 0 if no particle was in the support of exp(-V);
+    ``log_normaliser`` estimates the logarithm of the integral of exp(-V) over that of the prior, for a prior whose
+    density is normalised.
     """
 
     temperatures: Array
@@ -46,6 +47,7 @@ def check_moves(kernel: Any) -> None:
     if callable(getattr(kernel, "step_size", None)):
         advice = "Temperatures have no outer step t to follow."
         raise InputError('a number or "auto" as step_size of the kernel to temper with', "a schedule", advice)
+    tuning.plan(kernel, 1)
 
 
 def temper(
@@ -74,9 +76,12 @@ def temper(
         resample_key, begin_key, move_key = jax.random.split(jax.random.fold_in(loop_key, stats.temperatures), 3)
         rise = difference(thetas)
         rise = jnp.where(jnp.isfinite(rise), rise, jnp.inf)  # a particle outside the support of exp(-V)
-        ahead = jnp.where(stats.temperatures < MOST_TEMPERATURES - 1, _reach(rise, 1 - beta, share * count), 1 - beta)
-        log_weights = jnp.where(jnp.isinf(rise), -jnp.inf, -ahead * rise)
-        beta = jnp.where(ahead >= 1 - beta, one, beta + ahead)
+        lost = jnp.all(jnp.isinf(rise))
+        may_stop = (stats.temperatures < MOST_TEMPERATURES - 1) & ~lost
+        ahead = jnp.where(may_stop, _reach(rise, 1 - beta, share * count), 1 - beta)
+        later = jnp.where(ahead >= 1 - beta, one, beta + ahead)
+        log_weights = jnp.where(jnp.isinf(rise), jnp.where(lost, 0, -jnp.inf), -(later - beta) * rise)
+        beta = later
 
         thetas = thetas[_systematic(resample_key, log_weights)]
         current = potential.tempered(beta)
@@ -84,10 +89,10 @@ def temper(
         ensemble, moved, kernel = sampling.run(move_key, ensemble, current, kernel, moves, retuned)
         stats = TemperingStats(
             temperatures=stats.temperatures + 1,
-            effective_sample_size=jnp.minimum(stats.effective_sample_size, _effective(log_weights)),
+            effective_sample_size=jnp.minimum(stats.effective_sample_size, jnp.where(lost, 0, _effective(log_weights))),
             log_normaliser=stats.log_normaliser + logsumexp(log_weights) - jnp.log(count),
             acceptance=stats.acceptance + jnp.mean(moved.acceptance),
-            gradients=stats.gradients + jnp.mean(moved.gradients),
+            gradients=stats.gradients + jnp.mean(moved.gradients) + 1,  # one to begin with
         )
         return beta, ensemble.theta, kernel, stats
 
@@ -98,6 +103,7 @@ def temper(
 
 def _effective(log_weights: Array) -> Array:
     """(sum w)^2 / sum w^2."""
+    log_weights = log_weights - jnp.max(log_weights)
     return jnp.exp(2 * logsumexp(log_weights) - logsumexp(2 * log_weights))
 
 
@@ -122,4 +128,4 @@ def _systematic(key: Array, log_weights: Array) -> Array:
     particles = len(log_weights)
     cumulative = jnp.cumsum(jax.nn.softmax(log_weights))
     points = (jax.random.uniform(key, dtype=cumulative.dtype) + jnp.arange(particles)) / particles
-    return jnp.searchsorted(cumulative / cumulative[-1], points).clip(0, particles - 1)
+    return jnp.searchsorted(cumulative / cumulative[-1], points, side="right").clip(0, particles - 1)

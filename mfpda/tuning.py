@@ -2,7 +2,8 @@
 
 An unadjusted kernel takes its step size from the curvature of V at the particles, anew for every potential: the bias of
 its stationary law depends on their product. An adjusted kernel has no bias; its step size follows its acceptance,
-pooled over all particles, from one inner step to the next, and is carried from one outer step to the next.
+pooled over all particles, from one inner step to the next, and is carried from one outer step to the next. (What the
+particles' past tells the step size bends their law by O(1/M): for few particles it follows more slowly.)
 """
 
 import dataclasses
@@ -48,6 +49,12 @@ def check_pytree(plug: Any) -> None:
         raise InputError("plugs that are registered as pytrees", f"{type(plug).__name__}, which is not", advice)
 
 
+def step_size_of(kernel: Any) -> Array:
+    """The step size that is recorded: NaN for a kernel that has none."""
+    step_size = getattr(kernel, "step_size", None)
+    return jnp.asarray(jnp.nan if step_size is None else step_size, float)
+
+
 def follows_acceptance(kernel: Any) -> bool:
     """Whether the step size of this kernel is "auto" and is to be tuned on its acceptance."""
     return is_adjusted(kernel) and isinstance(getattr(kernel, "step_size", None), Auto)
@@ -69,16 +76,25 @@ def tuned(key: Array, kernel: Any, potential: GibbsPotential, thetas: Array, car
     return dataclasses.replace(kernel, step_size=step_size)
 
 
-def towards_target(kernel: Any, acceptance: Array) -> Any:
-    """log(step size) += acceptance - target, for the acceptance of one step averaged over all particles."""
-    return dataclasses.replace(kernel, step_size=kernel.step_size * jnp.exp(acceptance - kernel.target_acceptance))
+def towards_target(kernel: Any, acceptance: Array, thetas: Array) -> Any:
+    """log(step size) += min(1, M / 50) (acceptance - target), the acceptance of one step averaged over M particles.
+
+    Within twelve orders of magnitude: on a flat V every step is accepted, and an infinite one could not shrink again.
+    And no longer than the kernel says is of use, given the particles' largest standard deviation along a coordinate.
+    """
+    gain = min(1.0, len(acceptance) / 50)
+    rise = gain * (jnp.mean(jnp.nan_to_num(acceptance)) - kernel.target_acceptance)
+    step_size = kernel.step_size * jnp.exp(rise)
+    if hasattr(kernel, "longest_step"):
+        step_size = jnp.minimum(step_size, kernel.longest_step(jnp.sqrt(jnp.max(jnp.var(thetas, axis=0)))))
+    return dataclasses.replace(kernel, step_size=jnp.clip(step_size, 1e-12, 1e12))
 
 
 def curvature(key: Array, potential: GibbsPotential, thetas: Array) -> Array:
     """The largest absolute eigenvalue of V's Hessian, by power iteration: its 3/4 quantile over a few particles.
 
     A quantile and not the largest: under an l_p prior the curvature is unbounded near 0. Where V is all but flat, the
-    particles' own spread bounds the length of a step.
+    particles' own spread bounds the length of a step; particles at which V is not a number are passed over.
     """
     probes = thetas[:: max(1, len(thetas) // PROBES)][:PROBES]
 
@@ -95,4 +111,8 @@ def curvature(key: Array, potential: GibbsPotential, thetas: Array) -> Array:
         return jax.lax.fori_loop(0, POWER_ITERATIONS, iterate, (v / jnp.linalg.norm(v), jnp.zeros((), theta.dtype)))[1]
 
     sizes = jax.vmap(largest)(jax.random.split(key, len(probes)), probes)
-    return jnp.maximum(jnp.quantile(sizes, 0.75), 1 / jnp.mean(jnp.square(thetas)))
+    measured = jnp.nan_to_num(jnp.nanquantile(jnp.where(jnp.isfinite(sizes), sizes, jnp.nan), 0.75))
+    spread = jnp.mean(jnp.var(thetas, axis=0))
+    flattest = jnp.where(spread > 0, 0.01 / jnp.where(spread > 0, spread, 1), 0)
+    curvature = jnp.maximum(measured, flattest)
+    return jnp.where(curvature > 0, curvature, 1)

@@ -93,7 +93,7 @@ def test_kernels_are_listed_with_their_settings(capsys):
     assert main(["kernels"]) == 0
     printed = capsys.readouterr().out
     assert all(f"\n{name} " in printed for name in KERNELS)
-    assert "num_integration_steps=10" in printed
+    assert "num_integration_steps=3" in printed
 
 
 def test_the_key_decides(model_file, monkeypatch, capsys):

@@ -171,4 +171,5 @@ def test_a_trace_stays_with_the_last_potential(small):
     expected = law.probability @ np.abs(quadrature.thetas[:, 0])
     means = np.abs(np.asarray(trace["w"])[:, 100:, 0]).mean(axis=1)
     assert abs(means.mean() - expected) < 5 * means.std(ddof=1) / np.sqrt(len(means))
-    assert trace.attrs["gradients_per_draw"] == 10
+    assert trace.attrs["gradients_per_draw"] == 3
+    assert trace.attrs["gamma"] == pytest.approx(8 / 10)

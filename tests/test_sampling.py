@@ -34,5 +34,5 @@ def test_the_number_of_steps_is_traced():
 def test_a_particle_that_leaves_the_numbers_is_counted():
     potential, kernel, key = normal_potential(1e-3), ULA(step_size=10.0), jax.random.key(0)
     ensemble = sampling.begin(key, jnp.ones((5, 1)), potential, kernel)
-    _, stats = sampling.run(key, ensemble, potential, kernel, 20)
+    _, stats, _ = sampling.run(key, ensemble, potential, kernel, 20)
     assert bool(jnp.all(stats.diverging))

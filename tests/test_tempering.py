@@ -72,6 +72,7 @@ def test_tempered_samples_predict_as_quadrature_does(name):
               f"{stats.gradients.mean():.0f} gradients")  # fmt: skip
         assert off < 4
         assert np.all(stats.effective_sample_size > 0.49 * PARTICLES)
+        assert stats.acceptance.mean() > 0.4
         if place == "g*":
             assert abs(np.mean(stats.log_normaliser) - log_normaliser) < 4 * scipy.stats.sem(stats.log_normaliser)
 
@@ -181,6 +182,33 @@ def test_particles_outside_the_support_die():
     thetas, stats = tempering.temper(jax.random.key(0), potential, 500, MALA(), 5, 0.5)
     assert np.all(thetas > 0)
     assert stats.effective_sample_size > 200
+    assert stats.acceptance > 0.3
+    assert len(np.unique(thetas)) > 400
+
+
+def test_when_no_particle_is_in_the_support_it_ends_and_says_so():
+    model = mfpda.Model.from_function(
+        lambda theta, x: jnp.sqrt(-1 - theta["w"] ** 2) * x, {"w": dist.Normal(0, 1)}, mfpda.losses.Squared(), 1.0
+    )
+    potential = GibbsPotential(model, jnp.ones(1), jnp.ones(1), jnp.ones(()))
+    _, stats = tempering.temper(jax.random.key(0), potential, 100, MALA(), 5, 0.5)
+    assert stats.temperatures == 1
+    assert stats.effective_sample_size == 0
+
+
+def test_few_fresh_samples_are_as_right_as_many():
+    """Five at a time, pooled: tempering five alone would jump from the prior to q_g."""
+    ours, quadrature, _ = problem("sine_squared")
+    fit = mfpda.fit(
+        jax.random.key(0), ours.model, ours.data, kernel="mala", start="temper", particles=500, outer_steps=20,
+        inner_steps=1, progress=False,
+    )  # fmt: skip
+    truth = quadrature.predictions(quadrature.gibbs(np.asarray(fit.dual, float) / len(ours.data[0]))[0])
+    draws = [fit.sample(jax.random.key(seed), 5) for seed in range(60)]
+    z = np.stack([
+        np.mean(2 * np.sin(ours.data[0] * draw["w"]) * np.tanh(draw["b"]), axis=1) for draw in draws
+    ])  # fmt: skip
+    assert standard_errors(z, truth) < 4.5
 
 
 def test_fresh_samples_come_from_tempering(small):

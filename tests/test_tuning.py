@@ -50,11 +50,16 @@ def fitted(name):
 
 
 def judged(fit, kernel, draws, chains):
-    """ESS per gradient of the slowest coordinate; the chains' mean energies; step size; share of divergences."""
+    """ESS per gradient of the slowest coordinate; the chains' mean energies; step size; share of divergences.
+
+    The smaller of bulk and tail ESS: trajectories of half a period swap the tails for ever, and look good in the bulk.
+    """
     trace = fit.trace(jax.random.key(1), draws, chains, kernel)
     if trace.attrs["diverging"]:
         return 0.0, np.full(chains, np.nan), trace.attrs["step_size"], trace.attrs["diverging"]
-    sizes = np.concatenate([np.ravel(size) for size in arviz.ess(trace).data_vars.values()])
+    sizes = np.concatenate([
+        np.ravel(size) for method in ("bulk", "tail") for size in arviz.ess(trace, method=method).data_vars.values()
+    ])  # fmt: skip
     flat = [np.asarray(trace[site.name]).reshape(chains * draws, -1) for site in fit.structure.sites]
     potential = current_potential(fit.model, fit.examples, fit.rule, fit.state)
     energies = _energies(potential, jnp.asarray(np.concatenate(flat, axis=1), float)).reshape(chains, draws)

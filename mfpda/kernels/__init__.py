@@ -29,3 +29,17 @@ KERNELS = Registry(
     },
     families={"blackjax": FromBlackJAX, "numpyro": FromNumPyro},
 )
+
+__all__ = [
+    "AUTO",
+    "KERNELS",
+    "MALA",
+    "ULA",
+    "FromBlackJAX",
+    "FromNumPyro",
+    "GradientDescent",
+    "Kernel",
+    "KernelInfo",
+    "Position",
+    "Underdamped",
+]

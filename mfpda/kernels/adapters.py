@@ -1,14 +1,18 @@
 """What the adapters to other libraries' kernels share: a name, a step size, and settings by keyword."""
 
+import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import Array
 
 from mfpda.errors import InputError, listed
-from mfpda.kernels.protocol import AUTO, number_or_auto
+from mfpda.kernels.protocol import AUTO, Auto, number_or_auto
+from mfpda.schedules import positive_count
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -31,11 +35,14 @@ class Adapter:
         self, algorithm: Any, step_size: Any = AUTO, settings: Mapping[str, Any] | None = None, **more: Any
     ) -> None:
         found = self._found(algorithm)
-        given = {**(settings or {}), **more}
+        given = {name: _as_setting(name, value) for name, value in {**(settings or {}), **more}.items()}
         object.__setattr__(self, "algorithm", found)
         object.__setattr__(self, "step_size", number_or_auto(step_size))
         object.__setattr__(self, "settings", {**self.defaults.get(found, {}), **given})
         self._check()
+        if isinstance(self.step_size, Auto) and not self.adjusted:
+            advice = f"Only {listed(self.targets)} are tuned."
+            raise InputError(f"a number as step_size of {self.name}", "'auto'", advice)
 
     def _found(self, algorithm: Any) -> Any:
         """The name of this algorithm in its library; refused where there is none."""
@@ -85,16 +92,42 @@ class Adapter:
     def target_acceptance(self) -> float:
         return self.targets[self.algorithm]
 
+    def longest_step(self, spread: Array) -> Array:
+        """For HMC with a fixed number of leapfrog steps, a quarter of the slowest period over that number.
+
+        On a Gaussian of this spread longer trajectories turn back, and a full period ends where it began, accepted.
+        """
+        leapfrogs = self.settings.get("num_integration_steps", self.settings.get("num_steps"))
+        return jnp.asarray(jnp.inf) if leapfrogs is None else jnp.pi / 2 * spread / leapfrogs
+
+    @classmethod
+    def _refuse(cls, algorithm: Any, known: Iterable[str]) -> NoReturn:
+        """Refuse a name or an object that the library does not have."""
+        names = {name.lower(): name for name in known}
+        wanted = str(getattr(algorithm, "__name__", algorithm))
+        near = difflib.get_close_matches(wanted.lower(), names, n=1)
+        advice = f"Did you mean {names[near[0]]!r}?" if near else f"Give one of {listed(cls.targets)}, say."
+        raise InputError(f"an MCMC algorithm of {cls.family}", repr(algorithm), advice)
+
     def _refuse_unknown(self, known: Iterable[str]) -> None:
         known = list(known)
         unknown = [name for name in self.settings if name not in known]
         if unknown:
-            raise InputError(f"settings of {self.name} ({listed(known)})", listed(unknown), "Correct the names.")
+            tuning = any(name.startswith(("adapt_", "target_")) for name in unknown)
+            advice = "mfpda tunes the step size itself." if tuning else "Correct the names."
+            raise InputError(f"settings of {self.name} ({listed(known)})", listed(unknown), advice)
         try:
             hash(self._flatten()[1])
         except TypeError as error:
-            advice = "Give a tuple in place of a list, say."
+            advice = "Give a tuple or an array, say."
             raise InputError("settings that are numbers, arrays or hashable", str(error), advice) from None
+
+
+def _as_setting(name: str, value: Any) -> Any:
+    """A setting as it is kept: a list as an array, a count refused unless it is one."""
+    if name.startswith("num_"):
+        return positive_count(value, name)
+    return np.asarray(value, float) if isinstance(value, list) else value
 
 
 def _is_leaf(value: Any) -> bool:

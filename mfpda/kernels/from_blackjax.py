@@ -12,7 +12,7 @@ from jax import Array
 
 from mfpda.errors import InputError, listed
 from mfpda.kernels.adapters import Adapter
-from mfpda.kernels.protocol import KernelInfo, stay_finite
+from mfpda.kernels.protocol import Auto, KernelInfo, stay_finite
 from mfpda.potential import GibbsPotential
 
 MASSES = ("inverse_mass_matrix", "momentum_inverse_scale")  # where a setting of this name is not given, it is 1
@@ -34,8 +34,9 @@ class FromBlackJAX(Adapter):
     """An algorithm of BlackJAX with its settings, such as ``FromBlackJAX(blackjax.hmc, num_integration_steps=20)``.
 
     It samples the log-density -V with BlackJAX's own ``init`` and ``build_kernel``; its settings are the arguments of
-    those. Masses are 1 where none are given. When the potential changes, the value and gradient that BlackJAX keeps
-    are computed again, and all else (the momentum of ``ghmc``) is kept.
+    those. Masses are 1 where none are given; theta is one flat vector, the sites in the order of their declaration in
+    unconstrained space. When the potential changes, the value and gradient that BlackJAX keeps are computed again, and
+    all else (the momentum of ``ghmc``) is kept. "auto" tunes the acceptance to ``targets``.
 
     >>> FromBlackJAX("hmc", num_integration_steps=20)
     FromBlackJAX('hmc', step_size='auto', num_integration_steps=20)
@@ -45,42 +46,43 @@ class FromBlackJAX(Adapter):
     targets: ClassVar = {
         "mala": 0.574,
         "hmc": 0.7,
-        "mhmc": 0.7,
         "dynamic_hmc": 0.7,
-        "dhmc": 0.7,
         "nuts": 0.8,
         "ghmc": 0.9,
-        "barker": 0.4,
         "barker_proposal": 0.4,
     }
     defaults: ClassVar = {
-        "hmc": {"num_integration_steps": 10},
-        "mhmc": {"num_integration_steps": 10},
+        "hmc": {"num_integration_steps": 3},
         "ghmc": {"alpha": 0.3, "delta": 0.15},
     }
 
     def _found(self, algorithm: Any) -> str:
-        library = _blackjax()
-        algorithms = {
+        known = {
             name: value
-            for name, value in vars(library).items()
+            for name, value in vars(_blackjax()).items()
             if hasattr(value, "init") and hasattr(value, "build_kernel") and not isinstance(value, ModuleType)
         }
-        if isinstance(algorithm, str) and algorithm in algorithms:
-            return algorithm
-        for name, value in algorithms.items():
-            if value is algorithm:
+        given = known.get(algorithm) if isinstance(algorithm, str) else algorithm
+        for name in (*self.targets, *known):  # of several names for one algorithm, the one that we list
+            if known.get(name) is given and given is not None:
                 return name
-        raise InputError("an MCMC algorithm of blackjax", repr(algorithm), "Give blackjax.hmc, or its name 'hmc'.")
+        self._refuse(algorithm, known)
 
     def _check(self) -> None:
         build, kernel = self._arguments()
         required = [name for name, parameter in {**build, **kernel}.items() if parameter.default is parameter.empty]
         missing = [name for name in required if name not in (*OURS, *MASSES, *self.settings)]
         if missing:
-            raise InputError(f"every setting of {self.name}", f"no {listed(missing)}", "Give it by keyword.")
+            advice = f"Give it by keyword: FromBlackJAX({self.algorithm!r}, {missing[0]}=...)."
+            raise InputError(f"every setting of {self.name}", f"no {listed(missing)}", advice)
+        if "logdensity_fn" not in kernel:
+            self._refuse(self.algorithm, self.targets)
         self._refuse_unknown(name for name in {**build, **kernel} if name not in OURS)
         if "step_size" not in kernel:
+            if not isinstance(self.step_size, Auto):
+                raise InputError(
+                    f"no step_size for {self.name}, which takes none", repr(self.step_size), "Leave it out."
+                )
             object.__setattr__(self, "step_size", None)
 
     def _arguments(self) -> tuple[dict[str, inspect.Parameter], dict[str, inspect.Parameter]]:
@@ -118,7 +120,7 @@ class FromBlackJAX(Adapter):
         after, info = self._built(build)(key, state.inner, _log_density(potential), **settings)
         after, diverging = stay_finite(state, BlackJAXState(after), getattr(after, "logdensity", after.position))
         energy = -state.inner.logdensity
-        acceptance = getattr(info, "acceptance_rate", jnp.ones_like(energy))
+        acceptance = jnp.nan_to_num(getattr(info, "acceptance_rate", jnp.ones_like(energy)))
         diverging |= getattr(info, "is_divergent", ~jnp.isfinite(energy))
         return after, KernelInfo(energy, acceptance, diverging, getattr(info, "num_integration_steps", 1))
 

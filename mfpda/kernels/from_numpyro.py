@@ -13,24 +13,34 @@ from mfpda.kernels.protocol import Evaluated, KernelInfo, stay_finite
 from mfpda.potential import GibbsPotential
 
 # What this adapter decides itself: V is given, tuning is mfpda's, and there is no model to initialise from.
-OURS = {"adapt_step_size": False, "adapt_mass_matrix": False, "find_heuristic_step_size": False}
-NOT_SETTINGS = ("self", "model", "potential_fn", "step_size", "init_strategy", "target_accept_prob", *OURS)
+OURS: dict[str, Any] = {"adapt_step_size": False, "adapt_mass_matrix": False, "find_heuristic_step_size": False}
+NOT_SETTINGS = (
+    "model",
+    "potential_fn",
+    "step_size",
+    "init_strategy",
+    "target_accept_prob",
+    "trajectory_length",
+    "regularize_mass_matrix",
+    *OURS,
+)
 
 
 class FromNumPyro(Adapter):
     """A kernel of NumPyro with its settings, such as ``FromNumPyro(numpyro.infer.HMC, num_steps=20)``.
 
     NumPyro builds it on V as ``potential_fn`` inside every compiled step, without its own adaptation: the state that is
-    kept is theta, V and grad V. HMC takes ``num_steps`` leapfrog steps, 10 by default, or as many as make up a
-    ``trajectory_length``.
+    kept is theta, V and grad V. HMC takes ``num_steps`` leapfrog steps, 3 by default, its trajectory. theta is
+    one flat vector, the sites in the order of their declaration in unconstrained space. "auto" tunes the acceptance
+    to ``targets``.
 
     >>> FromNumPyro("HMC", num_steps=20)
-    FromNumPyro('HMC', step_size='auto', num_steps=20, trajectory_length=None)
+    FromNumPyro('HMC', step_size='auto', num_steps=20)
     """
 
     family: ClassVar[str] = "numpyro"
     targets: ClassVar = {"HMC": 0.7, "NUTS": 0.8, "BarkerMH": 0.4}
-    defaults: ClassVar = {}
+    defaults: ClassVar = {"HMC": {"num_steps": 3}}
 
     def _found(self, algorithm: Any) -> Any:
         from numpyro import infer
@@ -38,8 +48,7 @@ class FromNumPyro(Adapter):
 
         found: Any = getattr(infer, algorithm, None) if isinstance(algorithm, str) else algorithm
         if not (isinstance(found, type) and issubclass(found, MCMCKernel)):
-            advice = "Give the class numpyro.infer.HMC, or its name 'HMC'."
-            raise InputError("an MCMC kernel of numpyro.infer", repr(algorithm), advice)
+            self._refuse(algorithm, self.targets)
         name, takes = found.__name__, inspect.signature(found).parameters
         if "potential_fn" not in takes or "step_size" not in takes:
             raise InputError("a kernel that takes potential_fn and step_size", name, "HMC, NUTS and BarkerMH do.")
@@ -48,9 +57,6 @@ class FromNumPyro(Adapter):
     def _check(self) -> None:
         known = inspect.signature(self._class).parameters
         self._refuse_unknown(name for name in known if name not in NOT_SETTINGS)
-        if self.algorithm == "HMC" and self.settings.get("trajectory_length") is None:
-            steps = self.settings.get("num_steps") or 10
-            object.__setattr__(self, "settings", {**self.settings, "num_steps": steps, "trajectory_length": None})
 
     @property
     def _class(self) -> Any:
@@ -66,7 +72,9 @@ class FromNumPyro(Adapter):
 
     def step(self, key: Array, state: Evaluated, potential: GibbsPotential) -> tuple[Evaluated, KernelInfo]:
         takes = inspect.signature(self._class).parameters
-        ours = {name: value for name, value in OURS.items() if name in takes}
+        ours: dict[str, Any] = {name: value for name, value in OURS.items() if name in takes}
+        if "num_steps" in self.settings:
+            ours["trajectory_length"] = None  # else NumPyro's HMC divides its default length by the number of steps
         sampler = self._class(potential_fn=potential, step_size=self.step_size, **ours, **self.settings)
         # What init evaluates at theta is replaced by what we have, so the compiler drops it.
         before = sampler.init(key, 0, state.theta, (), {})
@@ -75,7 +83,9 @@ class FromNumPyro(Adapter):
         reached = Evaluated(after.z, after.potential_energy, after.z_grad)
         kept, diverging = stay_finite(state, reached, reached.energy)
         diverging |= getattr(after, "diverging", ~jnp.isfinite(state.energy))
-        return kept, KernelInfo(state.energy, after.accept_prob, diverging, getattr(after, "num_steps", 1))
+        return kept, KernelInfo(
+            state.energy, jnp.nan_to_num(after.accept_prob), diverging, getattr(after, "num_steps", 1)
+        )
 
     def tuned(self, curvature: Array) -> "FromNumPyro":
         """Where acceptance begins."""

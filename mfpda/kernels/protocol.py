@@ -4,6 +4,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from mfpda.errors import InputError
@@ -45,6 +46,9 @@ class Evaluated(NamedTuple):
 class Kernel(Protocol):
     """One step of one particle under a potential. sampling.py makes M particles of it.
 
+    theta is one flat vector in unconstrained space; ``potential(theta)`` is V there, ``jax.value_and_grad(potential)``
+    gives its gradient too, and the density is exp(-V).
+
     A kernel is a frozen dataclass registered as a pytree, its numbers leaves, so that they can change without compiling
     again. A step never leaves the finite numbers: where it would, the particle stays and the step is ``diverging``.
     This one is random-walk Metropolis, whole:
@@ -68,18 +72,19 @@ class Kernel(Protocol):
     ...         walk = jax.random.normal(walk_key, state.theta.shape, state.theta.dtype)
     ...         proposal = state.theta + self.step_size * walk
     ...         old, new = potential(state.theta), potential(proposal)
-    ...         acceptance = jnp.where(jnp.isfinite(new), jnp.exp(jnp.minimum(0, old - new)), 0)
+    ...         finite = jnp.isfinite(new - old)
+    ...         acceptance = jnp.where(finite, jnp.exp(jnp.minimum(0, old - new)), 0)
     ...         accepted = jax.random.uniform(accept_key) < acceptance
     ...         theta = jnp.where(accepted, proposal, state.theta)
-    ...         return Position(theta), KernelInfo(old, acceptance, ~jnp.isfinite(new))
+    ...         return Position(theta), KernelInfo(old, acceptance, ~finite, gradients=0)
     >>> isinstance(RandomWalk(), Kernel)
     True
 
-    Three more things a kernel may have. ``adjusted = True`` says that it leaves exp(-V) invariant whatever its numbers
+    More that a kernel may have. ``adjusted = True`` says that it leaves exp(-V) invariant whatever its numbers
     are: tempering accepts it, and a diverging step of it is a rejected proposal, not the end of the run.
     ``target_acceptance`` lets ``step_size="auto"`` tune an adjusted kernel. ``tuned(curvature)`` returns the kernel
     with a step size for a V of that curvature: all that "auto" is for an unadjusted kernel, and where it begins (else
-    at 1 / sqrt(curvature)) for an adjusted one.
+    at 1 / sqrt(curvature)) for an adjusted one. ``longest_step(spread)`` bounds the tuned step size of an adjusted one.
     """
 
     def init(self, key: Array, theta: Array, potential: GibbsPotential) -> Any:
@@ -115,7 +120,7 @@ def number_or_auto(value: Any, name: str = "step_size") -> Any:
             name = name.replace("_", " ")
             raise InputError(f'a {name} (a float, a schedule of t, or "auto")', repr(value), 'Give 0.01 or "auto".')
         return AUTO
-    if isinstance(value, (int, float)):
+    if value is None or isinstance(value, (int, float, np.generic)):
         positive(value, name)
     return value
 

@@ -71,10 +71,10 @@ class Underdamped:
         return after, KernelInfo(energy, jnp.ones_like(energy), diverging)
 
     def tuned(self, curvature: Array) -> "Underdamped":
-        """With w = sqrt(curvature), h = 0.5 / w and friction w / 2; with a frozen force h = 0.2 / w and friction 2 w,
+        """With w = sqrt(curvature), h = 1 / w and friction w / 2; with a frozen force h = 0.2 / w and friction 2 w,
         Cheng's, where the variance along a direction of that curvature is 5 % too large, as ULA's."""
         frequency = jnp.sqrt(curvature)
-        step, friction = (0.5, 0.5) if self.integrator == "baoab" else (0.2, 2.0)
+        step, friction = (1.0, 0.5) if self.integrator == "baoab" else (0.2, 2.0)
         return replace(
             self,
             step_size=step / frequency if isinstance(self.step_size, Auto) else self.step_size,

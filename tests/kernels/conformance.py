@@ -135,8 +135,9 @@ def check_it_stays_finite(kernel):
     inside = states.theta.at[:, 2].set(0.9)  # b just below 1, where h and its gradient stop being numbers
     states = begin(jax.random.key(0), inside, potential, kernel)
     for k in range(12):
-        states, _ = stepper()(jax.vmap(jax.random.fold_in, (0, None))(keys, k), states, potential, kernel)
+        states, info = stepper()(jax.vmap(jax.random.fold_in, (0, None))(keys, k), states, potential, kernel)
         assert np.all(np.isfinite(states.theta))
+        assert np.all(np.isfinite(info.acceptance))
         if is_adjusted(kernel):
             assert np.all(np.isfinite(energies(potential, states.theta)))
     outside = begin(jax.random.key(0), inside.at[:, 2].set(50.0), potential, kernel)

@@ -18,6 +18,21 @@ def test_an_object_and_its_name_are_one_kernel():
     assert FromBlackJAX(blackjax.hmc, num_integration_steps=7) == FromBlackJAX("hmc", num_integration_steps=7)
     assert FromNumPyro(infer.NUTS) == FromNumPyro("NUTS") == KERNELS.resolve("numpyro:NUTS")
     assert KERNELS.name_of(FromBlackJAX(blackjax.nuts)) == "blackjax:nuts"
+    assert FromBlackJAX(blackjax.barker) == FromBlackJAX("barker") == KERNELS.resolve("blackjax:barker_proposal")
+    assert FromBlackJAX("hmc", inverse_mass_matrix=[1.0, 2.0]).settings["inverse_mass_matrix"].shape == (2,)
+
+
+def test_a_kernel_without_a_step_size_runs(small):
+    walk = blackjax.mcmc.random_walk.normal(0.1 * jnp.ones(2))
+    kernel = FromBlackJAX(blackjax.additive_step_random_walk, random_step=walk)
+    fit = mfpda.fit(jax.random.key(0), small.model, small.data, kernel=kernel, **(small.quick | {"outer_steps": 2}))
+    assert np.isnan(fit.rows[-1].stats["step_size"])
+
+
+def test_a_librarys_own_kernel_is_to_be_wrapped(small):
+    for kernel, advice in ((infer.NUTS, "FromNumPyro"), (blackjax.hmc, "FromBlackJAX")):
+        with pytest.raises(InputError, match=rf"Wrap it: mfpda\.{advice}"):
+            mfpda.fit(jax.random.key(0), small.model, small.data, kernel=kernel, **small.quick)
 
 
 def test_numbers_are_leaves_and_counts_are_not():
@@ -30,7 +45,6 @@ def test_numbers_are_leaves_and_counts_are_not():
     "kernel",
     [
         FromBlackJAX("hmc", num_integration_steps=1),
-        FromBlackJAX("mhmc"),
         FromBlackJAX("dynamic_hmc"),
         FromNumPyro("HMC", num_steps=1),
     ],
@@ -65,13 +79,20 @@ def test_the_momentum_of_ghmc_survives_a_new_potential():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: FromBlackJAX("nosuch"), "an MCMC algorithm of blackjax, found 'nosuch'"),
+        (lambda: FromBlackJAX("nosuch"), "an MCMC algorithm of blackjax, found 'nosuch'.*'mala', 'hmc'"),
         (lambda: FromBlackJAX("hmc", steps=3), "settings of blackjax:hmc .*'num_integration_steps'.*, found 'steps'"),
         (lambda: FromBlackJAX("elliptical_slice"), "every setting of blackjax:elliptical_slice, found no 'cov_matrix'"),
-        (lambda: FromNumPyro("hmc"), "an MCMC kernel of numpyro.infer, found 'hmc'.*'HMC'"),
+        (lambda: FromNumPyro("hmc"), "an MCMC algorithm of numpyro, found 'hmc'. Did you mean 'HMC'"),
+        (lambda: FromBlackJAX("HMC"), "Did you mean 'hmc'"),
+        (lambda: FromBlackJAX("mclmc", L=1.0), "a number as step_size of blackjax:mclmc"),
+        (lambda: FromBlackJAX("hmc", num_integration_steps=0), "at least 1 as num_integration_steps"),
+        (lambda: FromNumPyro("HMC", trajectory_length=1.0), "settings of numpyro:HMC .*, found 'trajectory_length'"),
         (lambda: FromNumPyro("SA"), "potential_fn and step_size, found SA"),
-        (lambda: FromNumPyro("NUTS", adapt_step_size=True), "settings of numpyro:NUTS .*, found 'adapt_step_size'"),
-        (lambda: FromNumPyro("NUTS", max_tree_depth=[3]), "hashable"),
+        (
+            lambda: FromNumPyro("NUTS", adapt_step_size=True),
+            "settings of numpyro:NUTS .*, found 'adapt_step_size'.*mfpda tunes",
+        ),
+        (lambda: FromNumPyro("NUTS", max_tree_depth={3}), "hashable"),
     ],
 )
 def test_refusals(build, message):
@@ -116,6 +137,6 @@ def test_a_setting_that_is_code_is_asked_for_again(small, tmp_path):
     kernel = FromBlackJAX("hmc", num_integration_steps=2, integrator=blackjax.mcmc.integrators.mclachlan)
     fit = mfpda.fit(jax.random.key(0), small.model, small.data, kernel=kernel, **(small.quick | {"outer_steps": 1}))
     fit.save(tmp_path / "run.nc")
-    with pytest.raises(InputError, match=r"'integrator' that is code.*kernel=\.\.\."):
+    with pytest.raises(InputError, match=r"'integrator' that is code of yours.*kernel=\.\.\."):
         mfpda.load(tmp_path / "run.nc", small.model)
     assert mfpda.load(tmp_path / "run.nc", small.model, kernel=kernel).outer_steps == 1

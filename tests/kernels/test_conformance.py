@@ -46,7 +46,7 @@ def test_auto_step_size_runs_and_does_not_diverge(kernel):
     last = fit.rows[-1].stats
     assert fit.status is mfpda.Status.FINISHED
     assert last["step_size"] > 0
-    assert last["gradients"] >= 10
+    assert last["gradients"] >= (0 if type(kernel).__name__ == "RandomWalk" else 10)
     if getattr(kernel, "adjusted", False):
         assert abs(last["acceptance_rate"] - kernel.target_acceptance) < 0.1
 

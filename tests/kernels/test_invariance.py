@@ -23,15 +23,17 @@ STEP_SIZES = {
     "hmc": 0.9,
     "nuts": 0.9,
     "ghmc": 0.7,
+    "dynamic_hmc": 0.9,
     "barker_proposal": 2.0,
     "HMC": 0.9,
     "NUTS": 0.9,
     "BarkerMH": 2.0,
 }
+CLAIMED = [name for name in KERNELS if is_adjusted(KERNELS.resolve(name))]
+CLAIMED += [f"blackjax:{name}" for name in mfpda.FromBlackJAX.targets if f"blackjax:{name}" not in KERNELS]
 ADJUSTED = [
     pytest.param(name, marks=pytest.mark.slow if "nuts" in name.lower() else ())  # a minute each: trees in lockstep
-    for name in KERNELS
-    if is_adjusted(KERNELS.resolve(name))
+    for name in CLAIMED
 ]
 
 SITES = {"w": dist.Gumbel(0, 1), "b": dist.Gumbel(0, 1)}
