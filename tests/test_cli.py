@@ -85,8 +85,11 @@ def test_a_kernel_by_its_name(model_file, monkeypatch, capsys, kernel):
     seen = fitted(monkeypatch, ["run", model_file, "--quiet", "--kernel", kernel])
     assert KERNELS.name_of(seen["fit"].kernel) == kernel
     assert seen["fit"].rows[-1].stats["step_size"] > 0
-    given = fitted(monkeypatch, ["run", model_file, "--quiet", "--kernel", kernel, "--step-size", "0.01"])
-    assert given["fit"].rows[-1].stats["step_size"] == pytest.approx(0.01)
+
+
+def test_a_kernel_and_its_step_size(model_file, monkeypatch, capsys):
+    seen = fitted(monkeypatch, ["run", model_file, "--quiet", "--kernel", "numpyro:HMC", "--step-size", "0.01"])
+    assert seen["fit"].rows[-1].stats["step_size"] == pytest.approx(0.01)
 
 
 def test_kernels_are_listed_with_their_settings(capsys):

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import xarray as xr
 
 import mfpda
 from mfpda.fitted import current_potential
@@ -49,22 +50,36 @@ def fitted(name):
     return mfpda.fit(jax.random.key(0), model, data, **arguments, record=record, progress=False)
 
 
-def judged(fit, kernel, draws, chains):
-    """ESS per gradient of the slowest coordinate; the chains' mean energies; step size; share of divergences.
+def flat(trace, fit):
+    """A trace as an array with axes (chain, draw, coordinate)."""
+    sites = [np.asarray(trace[site.name]) for site in fit.structure.sites]
+    return np.concatenate([values.reshape(*values.shape[:2], -1) for values in sites], axis=2)
 
-    The smaller of bulk and tail ESS: trajectories of half a period swap the tails for ever, and look good in the bulk.
+
+def judged(fit, kernel, draws, chains, variances=None):
+    """ESS per gradient of the slowest coordinate; the chains' mean energies and variances; step size; divergences.
+
+    Each chain is judged by itself, since those in different modes differ at every step size, by the smaller of bulk
+    and tail ESS: trajectories of half a period swap the tails for ever and look good in the bulk. A chain that covers
+    less than ``variances`` counts for as much less: one that never moves would have a perfect ESS otherwise.
     """
     trace = fit.trace(jax.random.key(1), draws, chains, kernel)
     if trace.attrs["diverging"]:
-        return 0.0, np.full(chains, np.nan), trace.attrs["step_size"], trace.attrs["diverging"]
-    sizes = np.concatenate([
-        np.ravel(size) for method in ("bulk", "tail") for size in arviz.ess(trace, method=method).data_vars.values()
-    ])  # fmt: skip
-    flat = [np.asarray(trace[site.name]).reshape(chains * draws, -1) for site in fit.structure.sites]
+        return 0.0, np.full(chains, np.nan), None, trace.attrs["step_size"], trace.attrs["diverging"]
+    values = flat(trace, fit)
+    sizes = [
+        min_over_methods(xr.Dataset({"theta": (("chain", "draw", "coordinate"), values[[chain]])}))
+        for chain in range(chains)
+    ]
+    covered = 1.0 if variances is None else np.minimum(1, values.var(axis=1) / variances)
+    per_gradient = np.mean(sizes * covered, axis=0).min() / (draws * trace.attrs["gradients_per_draw"])
     potential = current_potential(fit.model, fit.examples, fit.rule, fit.state)
-    energies = _energies(potential, jnp.asarray(np.concatenate(flat, axis=1), float)).reshape(chains, draws)
-    per_gradient = sizes.min() / (draws * chains * trace.attrs["gradients_per_draw"])
-    return per_gradient, np.asarray(energies.mean(axis=1)), trace.attrs["step_size"], 0.0
+    energies = _energies(potential, jnp.asarray(values.reshape(chains * draws, -1), float)).reshape(chains, draws)
+    return per_gradient, np.asarray(energies.mean(axis=1)), values.var(axis=1), trace.attrs["step_size"], 0.0
+
+
+def min_over_methods(chain):
+    return np.minimum(*(np.ravel(arviz.ess(chain, method=method)["theta"]) for method in ("bulk", "tail")))
 
 
 _energies = jax.jit(lambda potential, thetas: jax.vmap(potential)(thetas))
@@ -80,22 +95,20 @@ def bias(energies, exact):
 def compared(name, kernel, draws, chains):
     """ESS per gradient of "auto" over that of the best of 8 steps: of those of no larger bias, if unadjusted."""
     fit = fitted(name)
-    auto, energies, step_size, diverging = judged(fit, kernel, draws, chains)
-    exact = None if is_adjusted(kernel) else judged(fit, mfpda.MALA(), draws, chains)[1]
+    _, exact, variances, _, _ = judged(fit, mfpda.MALA(), draws, chains)
+    auto, energies, _, step_size, diverging = judged(fit, kernel, draws, chains, variances)
+    ours, our_error = bias(energies, exact)
     best, at = 0.0, np.nan
     for factor in 2.0 ** np.arange(-3, 5):
-        got, its_energies, _, broke = judged(
-            fit, dataclasses.replace(kernel, step_size=factor * step_size), draws, chains
-        )
-        if exact is not None:
-            (ours, our_error), (its, its_error) = bias(energies, exact), bias(its_energies, exact)
-            if broke or abs(its) > abs(ours) + np.hypot(our_error, its_error):
-                continue
+        other = dataclasses.replace(kernel, step_size=factor * step_size)
+        got, its_energies, _, _, broke = judged(fit, other, draws, chains, variances)
+        its, its_error = bias(its_energies, exact)
+        if not is_adjusted(kernel) and (broke or abs(its) > abs(ours) + np.hypot(our_error, its_error)):
+            continue
         if got > best:
             best, at = got, factor
-    print(f"{name}, {KERNELS.name_of(kernel)}: auto {step_size:.2g}, ESS per gradient {auto:.2g}, "
-          f"best {best:.2g} at {at:g} x, ratio {auto / best:.2f}"
-          + ("" if exact is None else f", bias of E[V] {ours:.3f} +- {our_error:.3f}"), flush=True)  # fmt: skip
+    print(f"{name}, {KERNELS.name_of(kernel)}: auto {step_size:.2g}, ESS per gradient {auto:.2g}, best {best:.2g} at "
+          f"{at:g} x, ratio {auto / best:.2f}, bias of E[V] {ours:.3f} +- {our_error:.3f}", flush=True)  # fmt: skip
     return auto / best, diverging
 
 
@@ -113,6 +126,6 @@ ADAPTERS = [
 @pytest.mark.parametrize("name", PROBLEMS)
 @pytest.mark.parametrize("kernel", ["mala", "ula", "underdamped", *ADAPTERS])
 def test_auto_is_within_a_factor_of_two_of_the_best_step(name, kernel):
-    ratio, diverging = compared(name, KERNELS.resolve(kernel), 300 if name == "fifty_dimensions" else 1000, chains=100)
+    ratio, diverging = compared(name, KERNELS.resolve(kernel), 300 if name == "fifty_dimensions" else 1000, chains=24)
     assert ratio >= 0.5
     assert diverging == 0

@@ -3,10 +3,11 @@
 import doctest
 
 import jax
+import numpy as np
 import pytest
 
 import mfpda
-from mfpda import InputError
+from mfpda import InputError, optimise
 from mfpda.kernels import KERNELS, Kernel
 from tests.kernels.conformance import CHECKS, MODEL
 
@@ -18,6 +19,11 @@ def from_the_docstring():
     for example in test.examples:
         exec(example.source, test.globs)
     return test.globs["RandomWalk"]
+
+
+def quick_or_slow(name):
+    """Every fit compiles for ten seconds: one kernel of each library in the default run, the others in the slow one."""
+    return () if ":" not in name or name.lower().endswith(":hmc") else pytest.mark.slow
 
 
 @pytest.fixture(params=[*KERNELS, "docstring"], scope="module")
@@ -36,19 +42,24 @@ def test_it_fits_the_protocol_and_prints_as_itself(kernel):
         assert eval(repr(kernel), vars(mfpda)) == kernel
 
 
-def test_auto_step_size_runs_and_does_not_diverge(kernel):
-    """A new kernel runs in fit, with a step size that it chooses itself; adjusted ones near their target."""
+@pytest.mark.parametrize("name", ["docstring", *(pytest.param(name, marks=quick_or_slow(name)) for name in KERNELS)])
+def test_auto_step_size_runs_and_does_not_diverge(name):
+    """A new kernel runs in fit, compiled once, with a step size that it chooses itself; adjusted ones near their target."""
+    kernel = from_the_docstring()() if name == "docstring" else KERNELS.resolve(name)
+    before = optimise.outer_step._cache_size()
     x = jax.random.normal(jax.random.key(0), (20, 2))
     fit = mfpda.fit(
         jax.random.key(0), MODEL, (x, x[:, 0]), kernel=kernel, particles=100, outer_steps=6, inner_steps=10,
         progress=False,
     )  # fmt: skip
+    assert optimise.outer_step._cache_size() == before + 1
     last = fit.rows[-1].stats
     assert fit.status is mfpda.Status.FINISHED
     assert last["step_size"] > 0
     assert last["gradients"] >= (0 if type(kernel).__name__ == "RandomWalk" else 10)
     if getattr(kernel, "adjusted", False):
-        assert abs(last["acceptance_rate"] - kernel.target_acceptance) < 0.1
+        longest = hasattr(kernel, "longest_step") and np.isfinite(kernel.longest_step(1.0))  # then it may accept more
+        assert -0.1 < last["acceptance_rate"] - kernel.target_acceptance < (0.3 if longest else 0.1)
 
 
 @pytest.mark.parametrize("wrong", [0.0, -0.1, float("nan"), float("inf"), "big"])
