@@ -67,10 +67,8 @@ def judged(fit, kernel, draws, chains, variances=None):
     if trace.attrs["diverging"]:
         return 0.0, np.full(chains, np.nan), None, trace.attrs["step_size"], trace.attrs["diverging"]
     values = flat(trace, fit)
-    sizes = [
-        min_over_methods(xr.Dataset({"theta": (("chain", "draw", "coordinate"), values[[chain]])}))
-        for chain in range(chains)
-    ]
+    each = [xr.Dataset({"theta": (("chain", "draw", "coordinate"), values[[chain]])}) for chain in range(chains)]
+    sizes = np.array([min_over_methods(chain) for chain in each])
     covered = 1.0 if variances is None else np.minimum(1, values.var(axis=1) / variances)
     per_gradient = np.mean(sizes * covered, axis=0).min() / (draws * trace.attrs["gradients_per_draw"])
     potential = current_potential(fit.model, fit.examples, fit.rule, fit.state)

@@ -44,7 +44,7 @@ def test_it_fits_the_protocol_and_prints_as_itself(kernel):
 
 @pytest.mark.parametrize("name", ["docstring", *(pytest.param(name, marks=quick_or_slow(name)) for name in KERNELS)])
 def test_auto_step_size_runs_and_does_not_diverge(name):
-    """A new kernel runs in fit, compiled once, with a step size that it chooses itself; adjusted ones near their target."""
+    """A new kernel runs in fit, compiled once, with a step size of its own choice: adjusted ones near their target."""
     kernel = from_the_docstring()() if name == "docstring" else KERNELS.resolve(name)
     before = optimise.outer_step._cache_size()
     x = jax.random.normal(jax.random.key(0), (20, 2))
