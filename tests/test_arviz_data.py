@@ -50,6 +50,7 @@ LAYOUT = {
             "inner_steps",
             "acceptance_rate",
             "diverging",
+            "gradients",
             "seconds",
         )
     },

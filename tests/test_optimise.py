@@ -227,7 +227,7 @@ def test_control_c_returns_the_fit_so_far_which_resumes(small):
 
 
 def test_progress_shows_risk_step_acceptance_and_time_left(small, capsys):
-    mfpda.fit(jax.random.key(0), small.model, small.data, **(small.quick | {"progress": True}))
+    mfpda.fit(jax.random.key(0), small.model, small.data, kernel="mala", **(small.quick | {"progress": True}))
     shown = capsys.readouterr().err
     assert all(word in shown for word in ("risk=", "step=", "accept=", "8/8", "<00:"))
     mfpda.fit(jax.random.key(0), small.model, small.data, **small.quick)

@@ -55,7 +55,10 @@ def standard_errors(z, truth):
     return np.max(np.abs(z.mean(axis=0) - truth) / error)
 
 
-@pytest.mark.parametrize("name", NAMES)
+QUICK = ["tanh_squared", *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES[1:])]
+
+
+@pytest.mark.parametrize("name", QUICK)
 def test_tempered_samples_predict_as_quadrature_does(name):
     """At the optimum's g* and at exact dual averaging's g_t, early and late, within 4 errors between 32 replicates.
 
