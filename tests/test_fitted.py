@@ -161,6 +161,7 @@ def test_an_inner_trace_is_what_arviz_judges(small):
         fit.trace(jax.random.key(1), particles=101)
 
 
+@pytest.mark.slow
 def test_a_trace_stays_with_the_last_potential(small):
     """Long chains of another kernel have the moments of the last Gibbs density, by quadrature."""
     fit = mfpda.fit(jax.random.key(0), small.model, small.data, **small.quick)

@@ -55,10 +55,8 @@ def standard_errors(z, truth):
     return np.max(np.abs(z.mean(axis=0) - truth) / error)
 
 
-QUICK = ["tanh_squared", *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES[1:])]
-
-
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
 def test_tempered_samples_predict_as_quadrature_does(name):
     """At the optimum's g* and at exact dual averaging's g_t, early and late, within 4 errors between 32 replicates.
 
@@ -80,6 +78,7 @@ def test_tempered_samples_predict_as_quadrature_does(name):
             assert abs(np.mean(stats.log_normaliser) - log_normaliser) < 4 * scipy.stats.sem(stats.log_normaliser)
 
 
+@pytest.mark.slow
 def test_the_comparison_sees_moves_that_bend_the_law(monkeypatch):
     """With unadjusted moves the same comparison fails: it is the accept step that makes the sample right."""
     ours, quadrature, laws = problem("tanh_squared")
@@ -98,6 +97,7 @@ def test_the_comparison_sees_moves_that_bend_the_law(monkeypatch):
     assert standard_errors(z, quadrature.predictions(law)) > 4
 
 
+@pytest.mark.slow
 def test_warm_particles_do_not_where_there_are_modes():
     """On sine_squared both are asked for the Gibbs density of a run's own step 20, known by quadrature.
 
@@ -144,6 +144,7 @@ def test_dual_averaging_with_temper_reaches_the_optimum(name):
     assert excess < 0.01 * prior
 
 
+@pytest.mark.slow
 def test_one_kernel_or_another():
     """Any adjusted kernel moves the particles: HMC of BlackJAX keeps the law as MALA does."""
     sites = {"w": dist.Gumbel(0, 1)}
@@ -199,6 +200,7 @@ def test_when_no_particle_is_in_the_support_it_ends_and_says_so():
     assert stats.effective_sample_size == 0
 
 
+@pytest.mark.slow
 def test_few_fresh_samples_are_as_right_as_many():
     """Five at a time, pooled: tempering five alone would jump from the prior to q_g."""
     ours, quadrature, _ = problem("sine_squared")

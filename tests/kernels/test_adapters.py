@@ -114,8 +114,10 @@ def test_without_blackjax_its_names_say_what_to_install(monkeypatch, capsys, sma
     ("kernel", "start"),
     [
         (FromBlackJAX("hmc", num_integration_steps=2, inverse_mass_matrix=np.array([1.0, 2.0])), mfpda.Warm()),
-        (FromBlackJAX("ghmc"), mfpda.Warm()),
-        (FromNumPyro("BarkerMH"), Temper(kernel=FromNumPyro("HMC", num_steps=2), moves=2)),
+        pytest.param(FromBlackJAX("ghmc"), mfpda.Warm(), marks=pytest.mark.slow),
+        pytest.param(
+            FromNumPyro("BarkerMH"), Temper(kernel=FromNumPyro("HMC", num_steps=2), moves=2), marks=pytest.mark.slow
+        ),
     ],
     ids=["hmc", "ghmc", "barker"],
 )

@@ -26,7 +26,10 @@ def quick_or_slow(name):
     return () if ":" not in name or name.lower().endswith(":hmc") else pytest.mark.slow
 
 
-@pytest.fixture(params=[*KERNELS, "docstring"], scope="module")
+NAMES = [pytest.param(name, marks=pytest.mark.slow if "nuts" in name.lower() else ()) for name in KERNELS]
+
+
+@pytest.fixture(params=[*NAMES, "docstring"], scope="module")
 def kernel(request):
     return from_the_docstring()() if request.param == "docstring" else KERNELS.resolve(request.param)
 
