@@ -202,20 +202,23 @@ def test_a_metric_that_raises_loses_nothing(small):
 
 def test_control_c_returns_the_fit_so_far_which_resumes(small):
     """A real interrupt of the main thread in the middle of a run that would take minutes."""
-    begun = threading.Event()
+    begun, done = threading.Event(), threading.Event()
 
     def metric(predict):
         begun.set()
         return 0.0
 
-    def interrupt():
+    def interrupt():  # again after a while: Python drops an exception that is raised inside a destructor
         begun.wait()
-        _thread.interrupt_main()
+        while not done.is_set():
+            _thread.interrupt_main()
+            done.wait(3)
 
     thread = threading.Thread(target=interrupt)
     thread.start()
     arguments = small.quick | {"outer_steps": 100_000}
     fit = mfpda.fit(jax.random.key(0), small.model, small.data, metrics={"mine": metric}, **arguments)
+    done.set()
     thread.join()
     assert fit.status is Status.INTERRUPTED
     assert 0 <= fit.outer_steps < 100_000
