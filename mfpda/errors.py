@@ -1,5 +1,6 @@
 """What bad input and failed runs raise, and the statuses a run can end in."""
 
+import difflib
 import enum
 from collections.abc import Iterable
 from typing import Any
@@ -62,6 +63,12 @@ class RunError(RuntimeError):
 def reason(error: Exception) -> str:
     """Why a function of the user's could not be called, in one line."""
     return f"{type(error).__name__} when it was called: " + str(error).strip().split("\n")[0].rstrip(".")
+
+
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """The known name that this one was probably meant to be, whatever the case of its letters, if there is one."""
+    names = {each.lower(): each for each in known}
+    return [names[near] for near in difflib.get_close_matches(name.lower(), names, n=1)]
 
 
 def listed(names: Iterable[object]) -> str:

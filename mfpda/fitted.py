@@ -170,10 +170,9 @@ class Fit:
 
         chain = particle, draw = inner step, so that ``az.rhat``, ``az.ess`` and ``az.plot_trace`` judge the kernel: the
         run's own, or another. The last potential has the last step's gamma, t / (t+2) for dual averaging; ``sample`` is
-        of q_g, at gamma = 1. An "auto" step size that follows acceptance is tuned for 100 steps first,
-        then fixed; a schedule is at its last value. The
-        attributes hold gamma, the kernel, its step size, its acceptance, the share of steps that diverged and the
-        gradients it spends a step.
+        of q_g, at gamma = 1. An "auto" step size that follows acceptance is tuned for 100 steps first, then fixed; a
+        schedule is at its last value. The attributes hold gamma, the kernel, its step size, its acceptance, the share
+        of steps that diverged and the gradients it spends a step.
         """
         key, draws = as_key(key), positive_count(draws, "draws")
         if positive_count(particles, "particles") > len(self.thetas):
@@ -341,14 +340,11 @@ def _trace(
     key: Array, potential: GibbsPotential, kernel: Any, thetas: Array, carried: Array, draws: int, particles: int
 ) -> tuple[Array, sampling.SampleStats, Any]:
     tune_key, begin_key, settle_key, trace_key = jax.random.split(key, 4)
-    follows = tuning.follows_acceptance(kernel)
-    kernel = tuning.tuned(tune_key, kernel, potential, thetas, carried)
-    thetas = thetas[: max(particles, SETTLING_PARTICLES) if follows else particles]
+    kernel, retuned = tuning.tuned(tune_key, kernel, potential, thetas, carried)
+    thetas = thetas[: max(particles, SETTLING_PARTICLES) if retuned else particles]
     ensemble = sampling.begin(begin_key, thetas, potential, kernel)
-    if follows:
-        ensemble, _, kernel = sampling.run(
-            settle_key, ensemble, potential, kernel, SETTLING_STEPS, tuning.towards_target
-        )
+    if retuned:
+        ensemble, _, kernel = sampling.run(settle_key, ensemble, potential, kernel, SETTLING_STEPS, retuned)
     ensemble = jax.tree.map(lambda part: part[:particles], ensemble)
     return *sampling.trace(trace_key, ensemble, potential, kernel, draws), kernel
 

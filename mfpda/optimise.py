@@ -63,8 +63,7 @@ def outer_step(
 
     state = state._replace(rule=rule_state, coefficients=coefficients, batch=batch)
     new = current_potential(model, examples, rule, state)
-    retuned = tuning.towards_target if tuning.follows_acceptance(kernel) else None
-    kernel = tuning.tuned(tune_key, kernel, new, state.ensemble.theta, state.step_size)
+    kernel, retuned = tuning.tuned(tune_key, kernel, new, state.ensemble.theta, state.step_size)
     ensemble, start_stats = start(start_key, state.ensemble, old, new, kernel)
     ensemble, sample_stats, kernel = sampling.run(inner_key, ensemble, new, kernel, inner_steps, retuned)
 

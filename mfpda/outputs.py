@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from mfpda.model import Model
+from mfpda.spectrum import largest_eigenvalue
 
 
 class Outputs(NamedTuple):
@@ -46,12 +47,8 @@ def stiffness(model: Model, outputs: Array, y: Any) -> Array:
         along = lambda z, y, v: jax.jvp(lambda z: model.loss.derivative(z, y), (z,), (v,))[1]  # noqa: E731
         return jax.vmap(along, in_axes=(0, None if y is None else 0, 0))(z, y, v)
 
-    def iterate(_, carry):
-        v, _ = carry
-        image = jnp.tensordot(jnp.tensordot(centred, curved(v), axes=z.ndim), centred, axes=1)
-        size = jnp.linalg.norm(image)
-        return image / jnp.maximum(size, jnp.finfo(size.dtype).tiny), size
+    def product(v):
+        return jnp.tensordot(jnp.tensordot(centred, curved(v), axes=z.ndim), centred, axes=1)
 
-    v = jnp.cos(jnp.arange(z.size, dtype=z.dtype)).reshape(z.shape)  # any vector without symmetries
-    _, size = jax.lax.fori_loop(0, 12, iterate, (v / jnp.linalg.norm(v), jnp.zeros((), z.dtype)))
-    return size / (particles * n * model.temperature)
+    start = jnp.cos(jnp.arange(z.size, dtype=z.dtype)).reshape(z.shape)  # any vector without symmetries
+    return largest_eigenvalue(product, start, iterations=12) / (particles * n * model.temperature)

@@ -1,13 +1,12 @@
 """Names for plugs: tables of kernels, rules and starts, which drive fit, the command line and the tests."""
 
 import dataclasses
-import difflib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from mfpda.errors import InputError, listed
+from mfpda.errors import InputError, listed, nearest
 
 
 class Registry(dict[str, Callable[..., Any]]):
@@ -48,11 +47,14 @@ class Registry(dict[str, Callable[..., Any]]):
         family, _, member = name.partition(":")
         if member and family in self.families:
             return self.families[family](member, **settings)
-        near = {known for known in self if known.lower().partition(":")[2] == name.lower()}
-        near = near or set(difflib.get_close_matches(name.lower(), self, n=1))
-        meant = " or ".join(map(repr, sorted(near)))
-        advice = f"Did you mean {meant}?" if near else f"Give one of these, or a {self.kind} object."
+        members = [known for known in self if known.lower().partition(":")[2] == name.lower()]
+        meant = " or ".join(map(repr, members or nearest(name, self)))
+        advice = f"Did you mean {meant}?" if meant else f"Give one of these, or a {self.kind} object."
         raise InputError(f"the name of a {self.kind} ({listed(self)})", repr(name), advice)
+
+    def knows(self, name: str) -> bool:
+        """Whether a plug can be built from this name."""
+        return name in self or name.partition(":")[0] in self.families
 
     def name_of(self, plug: Any) -> str:
         """The name a plug is registered under, or its class name."""
@@ -72,7 +74,7 @@ class Registry(dict[str, Callable[..., Any]]):
         """The plug that was described so; refused where its class is not registered, or a setting could not be kept."""
         name, settings = description["name"], description["settings"]
         lost = [key for key, value in settings.items() if isinstance(value, dict) and not self._can_rebuild(key, value)]
-        if lost or not (name in self or name.partition(":")[0] in self.families):
+        if lost or not self.knows(name):
             raise InputError(
                 f"a registered {self.kind} ({listed(self)})",
                 f"a run made with {name}" + (f" and a {listed(lost)} that is code of yours" if lost else ""),
@@ -88,11 +90,7 @@ class Registry(dict[str, Callable[..., Any]]):
 
     def _can_rebuild(self, key: str, description: dict[str, Any]) -> bool:
         """Whether a setting that is no number, but was described, can be made again."""
-        part = self.parts.get(key)
-        if part is None:
-            return False
-        name = description["name"]
-        return name in part or name.partition(":")[0] in part.families
+        return key in self.parts and self.parts[key].knows(description["name"])
 
 
 def settings_of(plug: Any) -> dict[str, Any]:

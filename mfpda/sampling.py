@@ -11,6 +11,7 @@ from mfpda.kernels import Kernel
 from mfpda.potential import GibbsPotential
 
 Ensemble = Any  # the kernel's state with a leading axis over particles
+Retuned = Callable[[Any, Array, Array], Any]  # (kernel, acceptance, thetas) after a step -> the kernel of the next
 
 
 class SampleStats(NamedTuple):
@@ -47,7 +48,7 @@ def run(
     potential: GibbsPotential,
     kernel: Kernel,
     steps: Array | int,
-    retuned: Callable[[Any, Array, Array], Any] | None = None,
+    retuned: Retuned | None = None,
 ) -> tuple[Ensemble, SampleStats, Kernel]:
     """``steps`` steps of every particle; a traced loop bound, so that it can grow without compiling again.
 

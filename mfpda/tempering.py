@@ -62,8 +62,7 @@ def temper(
     dtype = thetas.dtype
     zero, one = jnp.zeros((), dtype), jnp.ones((), dtype)
     prior = potential.tempered(zero)
-    retuned = tuning.towards_target if tuning.follows_acceptance(kernel) else None
-    kernel = tuning.tuned(tune_key, kernel, prior, thetas)
+    kernel, retuned = tuning.tuned(tune_key, kernel, prior, thetas)
     difference = jax.vmap(lambda theta: potential(theta) - prior(theta))
     count = jnp.asarray(particles, dtype)
 
@@ -72,16 +71,15 @@ def temper(
         return beta < 1
 
     def next_temperature(carry):
-        beta, thetas, kernel, stats = carry
+        last, thetas, kernel, stats = carry
         resample_key, begin_key, move_key = jax.random.split(jax.random.fold_in(loop_key, stats.temperatures), 3)
         rise = difference(thetas)
         rise = jnp.where(jnp.isfinite(rise), rise, jnp.inf)  # a particle outside the support of exp(-V)
         lost = jnp.all(jnp.isinf(rise))
         may_stop = (stats.temperatures < MOST_TEMPERATURES - 1) & ~lost
-        ahead = jnp.where(may_stop, _reach(rise, 1 - beta, share * count), 1 - beta)
-        later = jnp.where(ahead >= 1 - beta, one, beta + ahead)
-        log_weights = jnp.where(jnp.isinf(rise), jnp.where(lost, 0, -jnp.inf), -(later - beta) * rise)
-        beta = later
+        ahead = jnp.where(may_stop, _reach(rise, 1 - last, share * count), 1 - last)
+        beta = jnp.where(ahead >= 1 - last, one, last + ahead)
+        log_weights = jnp.where(jnp.isinf(rise), jnp.where(lost, 0, -jnp.inf), -(beta - last) * rise)
 
         thetas = thetas[_systematic(resample_key, log_weights)]
         current = potential.tempered(beta)

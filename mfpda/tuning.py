@@ -18,6 +18,8 @@ from mfpda.errors import InputError
 from mfpda.kernels import Kernel
 from mfpda.kernels.protocol import Auto, is_adjusted
 from mfpda.potential import GibbsPotential
+from mfpda.sampling import Retuned
+from mfpda.spectrum import largest_eigenvalue
 
 PROBES = 16  # particles at which the curvature is measured
 POWER_ITERATIONS = 6
@@ -55,17 +57,17 @@ def step_size_of(kernel: Any) -> Array:
     return jnp.asarray(jnp.nan if step_size is None else step_size, float)
 
 
-def follows_acceptance(kernel: Any) -> bool:
-    """Whether the step size of this kernel is "auto" and is to be tuned on its acceptance."""
-    return is_adjusted(kernel) and isinstance(getattr(kernel, "step_size", None), Auto)
+def tuned(
+    key: Array, kernel: Any, potential: GibbsPotential, thetas: Array, carried: Array | float = jnp.nan
+) -> tuple[Any, Retuned | None]:
+    """The kernel with numbers in place of "auto", and how each step is to change them: None for not at all.
 
-
-def tuned(key: Array, kernel: Any, potential: GibbsPotential, thetas: Array, carried: Array | float = jnp.nan) -> Any:
-    """The kernel with numbers in place of "auto". ``carried`` is where acceptance has led its step size so far."""
+    ``carried`` is where acceptance has led its step size so far.
+    """
     if not any(isinstance(getattr(kernel, field.name), Auto) for field in dataclasses.fields(kernel)):
-        return kernel
-    if not follows_acceptance(kernel):
-        return kernel.tuned(curvature(key, potential, thetas))
+        return kernel, None
+    if not (is_adjusted(kernel) and isinstance(getattr(kernel, "step_size", None), Auto)):
+        return kernel.tuned(curvature(key, potential, thetas)), None
 
     def first() -> Array:
         stiffest = curvature(key, potential, thetas)
@@ -73,7 +75,7 @@ def tuned(key: Array, kernel: Any, potential: GibbsPotential, thetas: Array, car
 
     carried = jnp.asarray(carried, thetas.dtype)
     step_size = jax.lax.cond(jnp.isnan(carried), first, lambda: carried)
-    return dataclasses.replace(kernel, step_size=step_size)
+    return dataclasses.replace(kernel, step_size=step_size), towards_target
 
 
 def towards_target(kernel: Any, acceptance: Array, thetas: Array) -> Any:
@@ -99,16 +101,8 @@ def curvature(key: Array, potential: GibbsPotential, thetas: Array) -> Array:
     probes = thetas[:: max(1, len(thetas) // PROBES)][:PROBES]
 
     def largest(key, theta):
-        product = lambda v: jax.jvp(jax.grad(potential), (theta,), (v,))[1]  # noqa: E731
-
-        def iterate(_, carry):
-            v, _ = carry
-            image = product(v)
-            size = jnp.linalg.norm(image)
-            return image / jnp.maximum(size, jnp.finfo(size.dtype).tiny), size
-
-        v = jax.random.normal(key, theta.shape, theta.dtype)
-        return jax.lax.fori_loop(0, POWER_ITERATIONS, iterate, (v / jnp.linalg.norm(v), jnp.zeros((), theta.dtype)))[1]
+        hessian_product = lambda v: jax.jvp(jax.grad(potential), (theta,), (v,))[1]  # noqa: E731
+        return largest_eigenvalue(hessian_product, jax.random.normal(key, theta.shape, theta.dtype), POWER_ITERATIONS)
 
     sizes = jax.vmap(largest)(jax.random.split(key, len(probes)), probes)
     measured = jnp.nan_to_num(jnp.nanquantile(jnp.where(jnp.isfinite(sizes), sizes, jnp.nan), 0.75))

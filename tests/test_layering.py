@@ -14,6 +14,7 @@ ROOMS = [
     "keys",
     "model",
     "data",
+    "spectrum",
     "outputs",
     "potential",
     "kernels",

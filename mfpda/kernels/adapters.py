@@ -1,6 +1,5 @@
 """What the adapters to other libraries' kernels share: a name, a step size, and settings by keyword."""
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn
@@ -10,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from mfpda.errors import InputError, listed
+from mfpda.errors import InputError, listed, nearest
 from mfpda.kernels.protocol import AUTO, Auto, number_or_auto
 from mfpda.schedules import positive_count
 
@@ -80,9 +79,8 @@ class Adapter:
         return {"step_size": self.step_size, **self.settings}
 
     def __repr__(self) -> str:
-        library_name = self.name.partition(":")[2]
         settings = "".join(f", {name}={value!r}" for name, value in self.named_settings.items())
-        return f"{type(self).__name__}({library_name!r}{settings})"
+        return f"{type(self).__name__}({self.name.removeprefix(f'{self.family}:')!r}{settings})"
 
     @property
     def adjusted(self) -> bool:
@@ -103,10 +101,8 @@ class Adapter:
     @classmethod
     def _refuse(cls, algorithm: Any, known: Iterable[str]) -> NoReturn:
         """Refuse a name or an object that the library does not have."""
-        names = {name.lower(): name for name in known}
-        wanted = str(getattr(algorithm, "__name__", algorithm))
-        near = difflib.get_close_matches(wanted.lower(), names, n=1)
-        advice = f"Did you mean {names[near[0]]!r}?" if near else f"Give one of {listed(cls.targets)}, say."
+        meant = nearest(str(getattr(algorithm, "__name__", algorithm)), known)
+        advice = f"Did you mean {meant[0]!r}?" if meant else f"Give one of {listed(cls.targets)}, say."
         raise InputError(f"an MCMC algorithm of {cls.family}", repr(algorithm), advice)
 
     def _refuse_unknown(self, known: Iterable[str]) -> None:
