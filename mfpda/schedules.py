@@ -12,6 +12,7 @@ import numpy as np
 
 from mfpda.errors import InputError
 
+MOST_STEPS = 2**31 - 1  # of one outer step: what a 32-bit loop counter holds
 Schedule = Callable[[int], float]
 
 
@@ -85,6 +86,9 @@ def values(schedule: float | Schedule, outer_steps: int, name: str, whole: bool 
     if whole:
         if not callable(schedule) and numbers[0] != round(numbers[0]):
             raise InputError(f"a whole number as {name}", repr(schedule), "Counts have no fractions.")
+        most = float(np.max(numbers))
+        if most > MOST_STEPS:
+            raise InputError(f"at most {MOST_STEPS} as {name}", f"{most:.3g}", "No run takes that many steps.")
         return np.ceil(numbers - 1e-9).astype(int)
     return numbers
 

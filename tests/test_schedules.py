@@ -30,3 +30,8 @@ def test_numbers_must_be_positive_and_finite(wrong):
 def test_a_schedule_that_fails_late_says_when():
     with pytest.raises(InputError, match="outer step 5"):
         values(lambda t: 5.0 - t, 10, "step_size")
+
+
+def test_more_steps_than_a_counter_holds_are_refused():
+    with pytest.raises(InputError, match="at most 2147483647 as inner_steps"):
+        values(lambda t: 3e9, 2, "inner_steps", whole=True)
