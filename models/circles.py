@@ -13,7 +13,6 @@ particles separate the data long before their Gibbs density has converged: a fig
 import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
-import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from sklearn.datasets import make_circles
@@ -64,17 +63,8 @@ def figure(fit):
     """The paper's trajectory figure, beside what the neurons compute together."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(11.5, 4.6), layout="constrained", gridspec_kw={"wspace": 0.08})
     mfpda.plots.trajectories(fit.idata, [("w", 0), ("w", 1)], ax=left)
-    x, y = np.asarray(fit.examples.x), np.asarray(fit.examples.y)
-    reach = 1.15 * np.abs(x).max()
-    axis = np.linspace(-reach, reach, 120)
-    plane = np.stack(np.meshgrid(axis, axis), axis=-1)
-    z = np.asarray(fit.predict(plane.reshape(-1, 2))).reshape(plane.shape[:2])
-    surface = right.contourf(axis, axis, z, levels=20, cmap="RdBu", norm=plt.matplotlib.colors.CenteredNorm())
-    right.contour(axis, axis, z, levels=[0], colors="black")
-    right.scatter(*x.T, c=y, cmap="RdBu", edgecolor="black", linewidth=0.3, s=14)
-    correct = float(np.mean(np.sign(fit.predict(x)) == y))
-    right.set(
-        xlabel="x1", ylabel="x2", aspect="equal", title=f"Prediction and boundary, training accuracy {correct:.3f}"
-    )
-    figure.colorbar(surface, ax=right, label="E[h(theta, x)]")
+    mfpda.plots.surface(fit.idata, ax=right, predict=fit.predict)
+    x, y = fit.examples.x, fit.examples.y
+    correct = float(jnp.mean(jnp.sign(fit.predict(x)) == y))
+    right.set(aspect="equal", title=f"Prediction and boundary, training accuracy {correct:.3f}")
     return figure

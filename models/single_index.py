@@ -50,7 +50,7 @@ settings = {
 def figure(fit):
     """The fitted function with some of the data, and how the law of (w, b) moved."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.4), layout="constrained")
-    mfpda.plots.function(fit.predict, fit.examples.x[:500], fit.examples.y[:500], ax=left, truth=teacher)
-    left.set_title("Fitted function, with the first 500 examples")
+    mfpda.plots.function(fit.idata, ax=left, predict=fit.predict, truth=teacher)
+    left.set_title("Fitted function, with some of the examples")
     mfpda.plots.trajectories(fit.idata, [("w", None), ("b", None)], ax=right, lines=0)
     return figure
