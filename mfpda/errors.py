@@ -24,10 +24,15 @@ class NotConvexWarning(UserWarning):
     """A loss was seen to be non-convex in its prediction: no claim of global optimality holds for it."""
 
 
+class HighDimensionWarning(UserWarning):
+    """An estimator was used in more dimensions than it works in."""
+
+
 class Status(enum.Enum):
     """How a run ended. ``advice`` says what to do about it."""
 
     FINISHED = "finished"
+    CERTIFIED = "certified"
     INTERRUPTED = "interrupted"
     DIVERGED = "diverged"
     FAILED = "failed"
@@ -39,6 +44,7 @@ class Status(enum.Enum):
 
 _ADVICE = {
     Status.FINISHED: "All outer steps were done.",
+    Status.CERTIFIED: "The upper bound on the gap fell below stop_at_gap; fit(..., resume=this_fit) goes on from here.",
     Status.INTERRUPTED: "The run was stopped by hand; fit(..., resume=this_fit) goes on from here.",
     Status.DIVERGED: (
         "Particles or predictions became infinite or NaN; this is the last finite state. Give a smaller step_size than "
@@ -46,6 +52,35 @@ _ADVICE = {
         "such as a positive scale times tanh, can make exp(-V) improper or too steep to follow."
     ),
     Status.FAILED: "A function given to fit raised; everything recorded before it is in this fit.",
+}
+
+
+class CertificateStatus(enum.Enum):
+    """Whether a certificate has a number, and if not, why. ``advice`` says what to raise."""
+
+    CERTIFIED = "certified"
+    DEGENERATE = "too few effective samples"
+    DISAGREEMENT = "the replicates disagree"
+    INFEASIBLE = "the dual lies outside the domain of the loss's conjugate"
+    NOT_CONVEX = "the loss is not convex"
+
+    @property
+    def advice(self) -> str:
+        return _CERTIFICATE_ADVICE[self]
+
+
+_CERTIFICATE_ADVICE = {
+    CertificateStatus.CERTIFIED: "The upper bound holds at its level.",
+    CertificateStatus.DEGENERATE: (
+        "Tempering lost its particles on the way from the prior. Raise particles= (1000 is the least by default), and "
+        "check that h(theta, x) is bounded and finite wherever the prior has mass."
+    ),
+    CertificateStatus.DISAGREEMENT: (
+        "Independent samples of the fitted density predict differently, so none of them can be trusted. Raise "
+        "particles=, or the moves at each temperature: certify(..., temper=Temper(moves=20))."
+    ),
+    CertificateStatus.INFEASIBLE: "Its dual value is -infinity, a true but useless bound: give averages of l'(z, y).",
+    CertificateStatus.NOT_CONVEX: "The gap then bounds nothing. Use a convex loss for a claim of global optimality.",
 }
 
 

@@ -14,7 +14,8 @@ import numpy as np
 import xarray as xr
 from jax import Array
 
-from mfpda import arviz_data, fingerprint, history, sampling, storage, tempering, tuning
+from mfpda import arviz_data, certificate, fingerprint, history, sampling, storage, tempering, tuning
+from mfpda.certificate import Certificate
 from mfpda.data import Examples, as_array
 from mfpda.errors import InputError, Status, listed
 from mfpda.kernels import KERNELS, Kernel
@@ -27,6 +28,7 @@ from mfpda.rules.protocol import over_outputs
 from mfpda.schedules import positive_count
 from mfpda.starts import STARTS, Start, Temper
 
+FEWEST_TEMPERED = 1000  # few particles cannot tell when a step in temperature is too long
 SETTLING_PARTICLES, SETTLING_STEPS = 64, 100  # what fit.trace tunes an "auto" step size on
 
 
@@ -139,15 +141,28 @@ class Fit:
         return self._averaged.filled(loss.over_rows(loss.derivative, self.predict(self.examples.x), self.examples.y))
 
     @functools.cached_property
+    def weights(self) -> Array:
+        """How much each example counts in the problem that q_g is certified for: 1/n, or its share in a stream.
+
+        In a stream that is 2 s / (b t (t+1)) for the anchors of batch s under dual averaging, and 0 for places of the
+        buffer that are still free.
+        """
+        if not self.is_stream:
+            return jnp.full(len(self.examples.x), 1 / len(self.examples.x))
+        return self._averaged.mass / jnp.maximum(jnp.sum(self._averaged.mass), 1)
+
+    @functools.cached_property
     def potential(self) -> GibbsPotential:
         """The potential of q_g, at gamma = 1."""
         if self.outer_steps == 0:
             return prior_potential(self.model, self.examples.x)
-        if not self.is_stream:
-            return GibbsPotential(self.model, self.examples.x, self.dual / len(self.examples.x), jnp.ones(()))
-        mass, dual = self._averaged.mass[: self._seen], self.dual[: self._seen]
-        coefficients = over_outputs(mass / jnp.sum(mass), dual) * dual
-        return GibbsPotential(self.model, self.examples.x[: self._seen], coefficients, jnp.ones(()))
+        coefficients = over_outputs(self.weights, self.dual) * self.dual
+        return GibbsPotential(self.model, self.examples.x[: self._seen], coefficients[: self._seen], jnp.ones(()))
+
+    @functools.cached_property
+    def last_potential(self) -> GibbsPotential:
+        """The potential that the run's particles last sampled, with the last step's gamma."""
+        return current_potential(self.model, self.examples, self.rule, self.state)
 
     def sample(self, key: Array, num: int) -> dict[str, Array]:
         """Fresh particles of q_g: any number, tempered from the prior. Nothing of the run's particles is used.
@@ -155,13 +170,59 @@ class Fit:
         At least 1000 are tempered, whatever ``num`` is: few cannot tell when a step in temperature is too long.
         """
         key, num = as_key(key), positive_count(num, "num")
-        temper = self.start if isinstance(self.start, Temper) else Temper()
+        temper = self._temper
         temper_key, choose_key = jax.random.split(key)
-        particles = max(num, 1000)
+        particles = max(num, FEWEST_TEMPERED)
         thetas, _ = _temper(temper_key, self.potential, particles, temper.kernel, temper.moves, temper.share)
         if num < particles:
             thetas = jax.random.choice(choose_key, thetas, (num,), replace=False)
         return constrain(self.model, thetas, self.examples.x[0])
+
+    @property
+    def _temper(self) -> Temper:
+        """How fresh particles are drawn: as the run's start does, if it tempers."""
+        return self.start if isinstance(self.start, Temper) else Temper()
+
+    def certify(
+        self,
+        key: Array,
+        *,
+        dual: Any = None,
+        temper: Temper | None = None,
+        replicates: int = 8,
+        particles: int | None = None,
+        level: float = 0.99,
+        bound: float | None = None,
+    ) -> Certificate:
+        """How far q_g is from the global optimum: an upper bound on L(q_g) - L*, from samples of its own.
+
+        Args:
+            key: a JAX random key.
+            dual: another g to certify, of the shape of ``fit.dual``; the fit's own by default.
+            temper: how to sample q_g: the run's ``Temper``, or ``Temper()``.
+            replicates: independent samples, at least 4; the error is measured between them.
+            particles: of each replicate; as many as the run's by default, and at least 1000.
+            level: of the one-sided upper bound.
+            bound: a bound on |h(theta, x)|, if you know one: it bounds predictions everywhere.
+
+        A mini-batch run is certified on all its data, a stream on the weighted problem of the anchors it has drawn.
+        """
+        key = as_key(key)
+        if self.outer_steps == 0 and dual is None:
+            raise InputError("a fit of at least one outer step", "none", "Run it, or give dual=.")
+        g = self.dual if dual is None else jnp.asarray(dual, float)
+        if g.shape != self.dual.shape or not bool(jnp.all(jnp.isfinite(g))):
+            found = f"shape {g.shape}" + ("" if g.shape != self.dual.shape else ", with numbers that are not finite")
+            raise InputError(
+                f"a finite dual of shape {self.dual.shape}, one per anchor and output", found, "See fit.dual."
+            )
+        temper = self._temper if temper is None else STARTS.resolve(temper)
+        if not isinstance(temper, Temper):
+            raise InputError("a Temper to sample the fitted density with", repr(temper), "Give Temper(moves=20), say.")
+        particles = max(len(self.thetas), FEWEST_TEMPERED) if particles is None else particles
+        return certificate.certify(
+            key, self.model, self.examples, self.weights, g, self.thetas, temper, replicates, particles, level, bound
+        )
 
     def trace(
         self, key: Array, draws: int = 1000, particles: int = 4, kernel: Kernel | str | None = None
@@ -181,7 +242,7 @@ class Fit:
         own = kernel is None
         used = self.kernel if own else KERNELS.resolve(kernel)
         planned = tuning.plan(used, max(self.outer_steps, 1))[-1]
-        potential = current_potential(self.model, self.examples, self.rule, self.state)
+        potential = self.last_potential
         carried = self.state.step_size if own else jnp.full((), jnp.nan)
         thetas, stats, settled = _trace(key, potential, planned, self.thetas, carried, draws, particles)
         values = constrain(self.model, jnp.swapaxes(thetas, 0, 1).reshape(-1, thetas.shape[-1]), self.examples.x[0])
@@ -227,7 +288,7 @@ class Fit:
     def groups(self) -> arviz_data.Groups:
         """The groups of ``idata`` as plain data sets."""
         model, structure, rows = self.model, self.structure, self.rows
-        energy = _energies(current_potential(model, self.examples, self.rule, self.state), self.thetas)
+        energy = _energies(self.last_potential, self.thetas)
         particle_dims = ("chain", "draw")
         groups = {
             "posterior": history.particles_dataset(self.particles, model, structure),
@@ -267,6 +328,7 @@ class Fit:
             "x": (("anchor", *(f"x_dim_{axis}" for axis in range(x.ndim - 1))), x),
             "coefficients": (dims, coefficients),
             "duals": (dims, dual),
+            "predictions": (dims, np.asarray(self.predict(x))[None]),
         }
         return xr.Dataset(variables, {"chain": [0], "anchor": np.arange(len(x))})
 

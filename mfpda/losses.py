@@ -56,6 +56,10 @@ class Loss:
         """The ends of the smallest box that holds every g at which l*(g, y) is finite."""
         return -jnp.inf, jnp.inf
 
+    def strong_convexity(self, bound: float) -> float:
+        """The largest mu for which l(., y) is mu-strongly convex on |z| <= bound; 0 where none is known."""
+        return 0.0
+
     def check_output(self, shape: Shape) -> None:
         """Refuse a neuron whose output has a shape that this loss cannot take."""
 
@@ -83,6 +87,9 @@ class Squared(Loss):
 
     def conjugate(self, g, y):
         return jnp.sum(jnp.multiply(g, y) + 0.5 * jnp.square(g))
+
+    def strong_convexity(self, bound):
+        return 1.0
 
     def check_labels(self, y, outputs):
         y = _need(y, "a number for each input")
@@ -134,6 +141,9 @@ class Logistic(_Binary):
 
     def domain(self, y):
         return jnp.minimum(-y, 0), jnp.maximum(-y, 0)
+
+    def strong_convexity(self, bound):
+        return float(jax.nn.sigmoid(bound) * jax.nn.sigmoid(-bound))
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,11 @@ from mfpda.keys import as_key
 from mfpda.model import Model
 from mfpda.outputs import Outputs, outputs_at, stiffness
 from mfpda.rules import RULES, DualAveraging, Problem, Rule
-from mfpda.schedules import Schedule, positive_count
+from mfpda.schedules import Schedule, positive, positive_count
 from mfpda.starts import STARTS, Start, Warm
 
+CERTIFY = 4  # folded into the key of an outer step for its certificate; its other keys are split from it
+CERTIFY_EVERY = 10  # where stop_at_gap is given alone
 Metrics = dict[str, Callable[[Callable[[Any], Array]], float]]
 
 
@@ -116,6 +118,8 @@ def fit(
     batch_size: int | None = None,
     record: Record = Record(),
     metrics: Metrics | None = None,
+    certify_every: int = 0,
+    stop_at_gap: float | None = None,
     resume: Fit | None = None,
     progress: bool = True,
     throw: bool = True,
@@ -133,6 +137,10 @@ def fit(
         batch_size: None for the full batch, else that many examples of a shuffled epoch (of a stream: 50 by default).
         record: which outer steps, sites and particles are kept.
         metrics: functions of ``predict``, evaluated at recorded steps into ``outer_stats``.
+        certify_every: every how many outer steps (and after the last) ``fit.certify`` is asked, and its gap recorded in
+            ``outer_stats``; 0 for never.
+        stop_at_gap: stop when the upper bound on the gap is below this, in two independent certificates; asked for
+            every 10 outer steps unless ``certify_every`` says otherwise.
         resume: a fit to go on from.
         progress: show a progress bar.
         throw: raise when the run fails, with the fit so far on the error; else return it with its status.
@@ -151,6 +159,7 @@ def fit(
     if not isinstance(record, Record):
         raise InputError("a Record", repr(record), "Give Record(every=10), say.")
     particles, outer_steps = positive_count(particles, "particles"), positive_count(outer_steps, "outer_steps")
+    certify_every, stop_at_gap = _checked_certifying(certify_every, stop_at_gap)
     start_key, data_key = jax.random.split(jax.random.fold_in(key, 0))
     earlier = (resume.examples, resume.outer_steps) if resume else (None, 0)
     source = feed(data_key, model, data, batch_size, *earlier)
@@ -169,21 +178,23 @@ def fit(
         record=record,
         sites=record.kept_sites(model.structure(row)),
         metrics=_checked_metrics(metrics),
+        certify_every=certify_every,
+        stop_at_gap=stop_at_gap,
+        settings={
+            "rule": repr(rule),
+            "kernel": repr(kernel),
+            "start": repr(start),
+            "particles": particles,
+            "outer_steps": outer_steps,
+            "inner_steps": inner_steps if isinstance(inner_steps, int) else repr(inner_steps),
+            "batch_size": source.batch_size,
+        },
     )
     if resume:
         run.go_on_from(resume)
     else:
         run.begin(start_key, particles)
 
-    settings = {
-        "rule": repr(rule),
-        "kernel": repr(kernel),
-        "start": repr(start),
-        "particles": particles,
-        "outer_steps": outer_steps,
-        "inner_steps": inner_steps if isinstance(inner_steps, int) else repr(inner_steps),
-        "batch_size": source.batch_size,
-    }
     status, failure = Status.FINISHED, None
     bar = tqdm(total=outer_steps, initial=run.place.t, disable=not progress, desc="mfpda", unit="step")
     try:
@@ -193,6 +204,9 @@ def fit(
                 break
             bar.set_postfix(run.shown(), refresh=False)
             bar.update()
+            if run.reached:
+                status = Status.CERTIFIED
+                break
     except KeyboardInterrupt:
         status = Status.INTERRUPTED
     except Exception as error:
@@ -200,7 +214,7 @@ def fit(
     finally:
         bar.close()
 
-    result = run.fit(status, settings)
+    result = run.fit(status)
     if failure is not None and throw:
         raise RunError(result, f", at which {type(failure).__name__} was raised: {failure}") from failure
     if status is Status.DIVERGED and throw:
@@ -231,6 +245,10 @@ class _Run:
     record: Record
     sites: tuple[str, ...]
     metrics: Metrics
+    certify_every: int
+    stop_at_gap: float | None
+    settings: dict[str, Any]
+    reached: bool = False  # stop_at_gap
     place: _Place = field(init=False)
     initial: dict[str, np.ndarray] = field(init=False)
     rows: list[Row] = field(default_factory=list)
@@ -266,6 +284,8 @@ class _Run:
         stats, taken = jax.device_get((stats, taken))
         if not stats.finite or (taken is not None and not np.isfinite(taken.risk)):
             return False
+        place = _Place(t, state, examples)
+        gap, reached = self._certified(place) if self._certifies(t) else ({}, False)
         if taken is not None:
             numbers = {
                 **stats.start,
@@ -277,16 +297,32 @@ class _Run:
                 "acceptance_rate": stats.acceptance_rate,
                 "diverging": stats.diverging,
                 "gradients": stats.gradients,
+                **gap,
                 **{name: _measured(name, metric, self.model, thetas) for name, metric in self.metrics.items()},
                 "seconds": time.perf_counter() - self.began,
             }
             numbers = {name: float(number) for name, number in numbers.items()}
             self.rows.append(Row(t, numbers, self.record.thin(self.sites, taken.particles)))
-        self.place = _Place(t, state, examples)
+        self.place, self.reached = place, reached
         return True
 
     def _recorded(self, t: int) -> bool:
-        return self.record.wants(t) or t == len(self.kernels)
+        return self.record.wants(t) or t == len(self.kernels) or self._certifies(t)
+
+    def _certifies(self, t: int) -> bool:
+        return bool(self.certify_every) and (t % self.certify_every == 0 or t == len(self.kernels))
+
+    def _certified(self, place: _Place) -> tuple[dict[str, float], bool]:
+        """The certificate of the fit at this place, and whether stop_at_gap is reached.
+
+        A run is looked at again and again, and each look may be lucky: a second certificate has to agree.
+        """
+        fit = self._fit_at(place, Status.FINISHED)
+        first_key, second_key = jax.random.split(jax.random.fold_in(jax.random.fold_in(self.key, place.t), CERTIFY))
+        certificate = fit.certify(first_key)
+        eps = self.stop_at_gap
+        reached = eps is not None and certificate.upper < eps and fit.certify(second_key).upper < eps
+        return certificate.numbers, reached
 
     def shown(self) -> dict[str, str]:
         """The numbers of the progress bar."""
@@ -294,13 +330,19 @@ class _Run:
             return {}
         stats = self.rows[-1].stats
         shown = {"risk": f"{stats['risk']:.4g}", "step": f"{stats['step_size']:.2g}"}
+        certified = next((row.stats for row in reversed(self.rows) if "gap" in row.stats), None)
+        if certified:
+            shown["gap"] = f"{certified['gap']:.2g}+-{certified['gap_stderr']:.1g}"
         if is_adjusted(self.kernels[0]):
             shown["accept"] = f"{stats['acceptance_rate']:.2f}"
         return shown
 
-    def fit(self, status: Status, settings: dict[str, Any]) -> Fit:
+    def fit(self, status: Status) -> Fit:
         """Everything so far, as what the user gets."""
-        t, state, examples = self.place
+        return self._fit_at(self.place, status)
+
+    def _fit_at(self, place: _Place, status: Status) -> Fit:
+        t, state, examples = place
         attributes = {
             "creator": "mfpda",
             "format": storage.FORMAT,
@@ -308,7 +350,7 @@ class _Run:
             "model": repr(self.model),
             "temperature": float(self.model.temperature),
             "key": json.dumps(np.asarray(jax.random.key_data(self.key)).tolist()),
-            "settings": json.dumps(settings),
+            "settings": json.dumps(self.settings),
             "status": status.value,
         }
         return Fit(
@@ -363,6 +405,14 @@ def _checked_plugs(key: Any, model: Any, rule: Any, kernel: Any, start: Any) -> 
     return key, rule, kernel, start
 
 
+def _checked_certifying(every: Any, stop_at_gap: Any) -> tuple[int, float | None]:
+    if isinstance(every, bool) or every != 0:
+        positive_count(every, "certify_every")
+    if stop_at_gap is None:
+        return int(every), None
+    return int(every) or CERTIFY_EVERY, positive(stop_at_gap, "stop_at_gap")
+
+
 def _checked_metrics(metrics: Metrics | None) -> Metrics:
     metrics = {} if metrics is None else metrics
     if not isinstance(metrics, dict):
@@ -372,9 +422,10 @@ def _checked_metrics(metrics: Metrics | None) -> Metrics:
     odd = [name for name in metrics if not isinstance(name, str) or "/" in name]
     if odd:
         raise InputError("names of metrics that are strings without '/'", listed(odd), "Netcdf has no other names.")
-    taken = [name for name in metrics if name in history.OUTER_STATS]
+    recorded = history.OUTER_STATS + history.CERTIFICATE_STATS
+    taken = [name for name in metrics if name in recorded]
     if taken:
-        raise InputError("names of metrics other than " + listed(history.OUTER_STATS), listed(taken), "Rename them.")
+        raise InputError("names of metrics other than " + listed(recorded), listed(taken), "Rename them.")
     broken = [name for name, metric in metrics.items() if not callable(metric)]
     if broken:
         raise InputError("metrics that are functions of predict", listed(broken), "Give lambda predict: ..., say.")

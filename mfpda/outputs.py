@@ -33,8 +33,10 @@ def predictions(model: Model, thetas: Array, x: Array) -> Array:
     return jnp.mean(outputs_at(model, thetas, x), axis=0)
 
 
-def stiffness(model: Model, outputs: Array, y: Any) -> Array:
+def stiffness(model: Model, outputs: Array, y: Any, weights: Array | None = None) -> Array:
     """kappa, the largest eigenvalue of C diag(l''(z)) / (n T), C the covariance of H's columns, by power iteration.
+
+    ``weights`` of the examples take the place of 1/n.
 
     How strongly a small error in the dual g moves q_g: exact dual averaging overshoots until t has passed about 1.5
     kappa, and Monte Carlo error in z is amplified by kappa.
@@ -42,13 +44,14 @@ def stiffness(model: Model, outputs: Array, y: Any) -> Array:
     z = jnp.mean(outputs, axis=0)
     centred = outputs - z
     particles, n = outputs.shape[:2]
+    weights = jnp.full(n, 1 / n, z.dtype) if weights is None else weights
 
-    def curved(v):  # l''(z) v, a block per example
-        along = lambda z, y, v: jax.jvp(lambda z: model.loss.derivative(z, y), (z,), (v,))[1]  # noqa: E731
-        return jax.vmap(along, in_axes=(0, None if y is None else 0, 0))(z, y, v)
+    def curved(v):  # w l''(z) v, a block per example
+        along = lambda w, z, y, v: w * jax.jvp(lambda z: model.loss.derivative(z, y), (z,), (v,))[1]  # noqa: E731
+        return jax.vmap(along, in_axes=(0, 0, None if y is None else 0, 0))(weights, z, y, v)
 
     def product(v):
         return jnp.tensordot(jnp.tensordot(centred, curved(v), axes=z.ndim), centred, axes=1)
 
     start = jnp.cos(jnp.arange(z.size, dtype=z.dtype)).reshape(z.shape)  # any vector without symmetries
-    return largest_eigenvalue(product, start, iterations=12) / (particles * n * model.temperature)
+    return largest_eigenvalue(product, start, iterations=12) / (particles * model.temperature)

@@ -7,6 +7,7 @@ from the prior, so particles come to lie in all modes in the right proportions, 
 Moral, Doucet and Jasra 2006; the adaptive choice of beta: Jasra, Stephens, Doucet and Tsagaris 2011).
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -97,6 +98,21 @@ def temper(
     begun = TemperingStats(jnp.zeros((), int), count, zero, zero, zero)
     _, thetas, _, stats = jax.lax.while_loop(unfinished, next_temperature, (zero, thetas, kernel, begun))
     return thetas, stats._replace(acceptance=stats.acceptance / stats.temperatures)
+
+
+@partial(jax.jit, static_argnames=("particles", "replicates"))
+def replicated(
+    key: Array,
+    potential: GibbsPotential,
+    particles: int,
+    kernel: Kernel,
+    moves: Array | int,
+    share: Array | float,
+    replicates: int,
+) -> tuple[Array, TemperingStats]:
+    """Independent tempered samples, first axis over them: one after another, so that memory does not grow."""
+    tempered = lambda key: temper(key, potential, particles, kernel, moves, share)  # noqa: E731
+    return jax.lax.map(tempered, jax.random.split(key, replicates))
 
 
 def _effective(log_weights: Array) -> Array:

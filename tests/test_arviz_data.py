@@ -60,6 +60,7 @@ LAYOUT = {
         "x": ("anchor", "x_dim_0"),
         "coefficients": ("chain", "anchor", "output"),
         "duals": ("chain", "anchor", "output"),
+        "predictions": ("chain", "anchor", "output"),
     },
 }
 
