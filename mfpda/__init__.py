@@ -1,17 +1,25 @@
 """Optimise over probability distributions: declare a neuron and a loss, get the optimal law of theta."""
 
+from mfpda import diagnostics as diagnostics
 from mfpda import distributions as distributions
+from mfpda import estimators as estimators
 from mfpda import exact as exact
+from mfpda import features as features
 from mfpda import kernels as kernels
 from mfpda import losses as losses
 from mfpda import plots as plots
 from mfpda import rules as rules
 from mfpda import schedules as schedules
 from mfpda import starts as starts
+from mfpda import theory as theory
+from mfpda.certificate import Certificate as Certificate
 from mfpda.data import Stream as Stream
 from mfpda.diagnostics import summary as summary
+from mfpda.diagnostics import verdict as verdict
 from mfpda.distributions import PowerNormal as PowerNormal
 from mfpda.distributions import penalty as penalty
+from mfpda.errors import CertificateStatus as CertificateStatus
+from mfpda.errors import HighDimensionWarning as HighDimensionWarning
 from mfpda.errors import InputError as InputError
 from mfpda.errors import NotConvexWarning as NotConvexWarning
 from mfpda.errors import RunError as RunError

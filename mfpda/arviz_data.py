@@ -71,6 +71,16 @@ def summary(dataset: xr.Dataset, diagnostics: bool) -> Any:
     return _arviz().summary(dataset, kind="all" if diagnostics else "stats", round_to="none")
 
 
+def r_hat(dataset: xr.Dataset) -> xr.Dataset:
+    """R-hat of every coordinate of every variable, between chains."""
+    return _arviz().rhat(dataset)
+
+
+def effective_sample_size(dataset: xr.Dataset) -> xr.Dataset:
+    """The bulk effective sample size of every coordinate of every variable, over all chains."""
+    return _arviz().ess(dataset)
+
+
 def _arviz() -> Any:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=FutureWarning)  # ArviZ's own notice at import, once a day

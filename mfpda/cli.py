@@ -1,4 +1,5 @@
-"""The command line: ``mfpda run FILE``, ``mfpda summary RUN.nc`` and ``mfpda kernels``, thin over the library."""
+"""The command line, thin over the library: ``mfpda run FILE``, ``mfpda certify RUN.nc``, ``mfpda summary RUN.nc`` and
+``mfpda kernels``."""
 
 import argparse
 import dataclasses
@@ -12,17 +13,19 @@ from typing import Any
 import jax
 
 from mfpda import plots, schedules, storage
-from mfpda.diagnostics import summary
+from mfpda.diagnostics import summary, verdict
 from mfpda.errors import InputError, RunError
 from mfpda.fitted import Fit
 from mfpda.history import Record
 from mfpda.kernels import KERNELS
 from mfpda.kernels.protocol import is_adjusted
+from mfpda.loading import load
 from mfpda.optimise import fit
 from mfpda.registry import settings_of
 from mfpda.rules import RULES
 from mfpda.starts import STARTS
 
+MODEL_FILE = "model_file"  # the attribute of a saved run that says where its model is declared
 PYTHON_NAMES = ("mfpda.MALA(step_size=0.01)", "mfpda.FromBlackJAX(blackjax.hmc, num_integration_steps=5)")
 
 
@@ -54,7 +57,8 @@ def run(options: argparse.Namespace) -> int:
         reason = f": {error.__cause__}" if error.__cause__ else ""
         print(f"mfpda: the run {result.status.value} after outer step {result.outer_steps}{reason}", file=sys.stderr)
     if options.out:
-        result.save(options.out)
+        named = result.attributes | {MODEL_FILE: str(Path(options.file).resolve())}
+        dataclasses.replace(result, attributes=named).save(options.out)
     print(summary(result.idata), end="\n\n")
     if options.out:
         print(f"saved {options.out}")
@@ -68,6 +72,17 @@ def run(options: argparse.Namespace) -> int:
 
 def summarise(options: argparse.Namespace) -> int:
     print(summary(storage.read(options.file)))
+    return 0
+
+
+def certify(options: argparse.Namespace) -> int:
+    """Ask a saved run how far it is from the global optimum, and for a verdict in words."""
+    path = options.model or storage.read(options.file).attrs.get(MODEL_FILE)
+    if path is None:
+        advice = f"The model is code and is not in the file: mfpda certify {options.file} --model FILE.py."
+        raise InputError("the Python file of the model", "none named in the run", advice)
+    found = verdict(jax.random.key(options.key), load(options.file, _module(path).model))
+    print(found.certificate, found, sep="\n\n")
     return 0
 
 
@@ -110,9 +125,19 @@ def _parser() -> argparse.ArgumentParser:
     settings.add_argument("--outer-steps", type=int, metavar="T")
     settings.add_argument("--inner-steps", metavar="SCHEDULE", help="20 or linear:5")
     settings.add_argument("--batch-size", metavar="B", help="a number, or none for the full batch")
+    settings.add_argument("--certify-every", type=int, metavar="K")
+    settings.add_argument("--stop-at-gap", type=float, metavar="EPS")
     settings.add_argument("--record-every", type=int, metavar="K")
     settings.add_argument("--record-particles", type=int, metavar="M")
     settings.add_argument("--record-sites", metavar="A,B")
+
+    command = commands.add_parser(
+        "certify", help="bound a saved run's distance to the optimum", description=certify.__doc__
+    )
+    command.set_defaults(command=certify)
+    command.add_argument("file", metavar="RUN.nc")
+    command.add_argument("--model", metavar="FILE.py", help="the file of its model (default: the one it was run from)")
+    command.add_argument("--key", type=int, default=0, help="seed of the random key (default 0)")
 
     command = commands.add_parser("summary", help="print a saved run as a table", description=summary.__doc__)
     command.set_defaults(command=summarise)
@@ -127,7 +152,7 @@ def _overrides(options: argparse.Namespace, settings: dict[str, Any]) -> dict[st
     """The arguments of fit that the command line gives."""
     given: dict[str, Any] = {
         name: getattr(options, name)
-        for name in ("rule", "kernel", "start", "particles", "outer_steps")
+        for name in ("rule", "kernel", "start", "particles", "outer_steps", "certify_every", "stop_at_gap")
         if getattr(options, name) is not None
     }
     if options.inner_steps is not None:

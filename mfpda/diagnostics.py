@@ -1,12 +1,225 @@
-"""What to make of a run: for now, a table that a person can read."""
+"""What to make of a run: tables and verdicts that a person can read.
 
+Between independent runs R-hat and ESS judge the particles; within a run, ``fit.trace`` lets them judge the kernel, the
+Stein test judges the particles' law against its potential, and the certificate judges the fitted density. ``verdict``
+asks all of them and answers in words.
+"""
+
+import enum
 import json
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+import xarray as xr
+from jax import Array
 
-from mfpda import arviz_data
-from mfpda.errors import Status
+from mfpda import arviz_data, certificate, sampling, tempering
+from mfpda.certificate import Certificate
+from mfpda.errors import CertificateStatus, InputError, Status
+from mfpda.fitted import Fit
+from mfpda.kernels.protocol import is_adjusted
+from mfpda.keys import as_key
+from mfpda.outputs import predictions
+from mfpda.schedules import positive
+from mfpda.starts import Temper
+from mfpda.stein import SteinTest, stein_test
+
+COARSE = 0.2  # an excess of the Stein test that matters; "auto" step sizes aim at 0.05
+UNLIKELY = 3.3  # times the Monte Carlo error: at most one run in 1000 predicts that far off by chance
+
+
+class Mixing(NamedTuple):
+    """R-hat and bulk ESS of every coordinate, and the worst of each."""
+
+    r_hat: xr.Dataset
+    ess: xr.Dataset
+    worst_r_hat: float
+    smallest_ess: float
+
+
+class KernelReport(NamedTuple):
+    """How a kernel does at a fixed potential, from its trace."""
+
+    mixing: Mixing
+    acceptance: float
+    diverging: float  # the share of steps that diverged
+    ess_per_gradient: float  # of the slowest coordinate
+
+
+def between_runs(inference_data: Any) -> Mixing:
+    """R-hat and ESS per site on ``posterior``: independent runs as chains, particles as draws.
+
+    R-hat near 1 says that the runs ended in the same law; ESS counts particles.
+    """
+    posterior = arviz_data.groups_of(inference_data)["posterior"]
+    if posterior.sizes["chain"] < 2:
+        raise InputError("two runs or more", "one", "Stack runs of other keys: to_inference_data(fit1, fit2).")
+    return _mixing(posterior)
+
+
+def kernel_report(trace: xr.Dataset) -> KernelReport:
+    """Acceptance, divergences, R-hat between particles and ESS per gradient, from what ``fit.trace`` returned."""
+    if not isinstance(trace, xr.Dataset) or "gradients_per_draw" not in trace.attrs:
+        raise InputError("a trace of a kernel", type(trace).__name__, "Call fit.trace(key) and pass what it returns.")
+    mixing, attributes = _mixing(trace), trace.attrs
+    spent = trace.sizes["chain"] * trace.sizes["draw"] * attributes["gradients_per_draw"]
+    return KernelReport(
+        mixing,
+        attributes["acceptance_rate"],
+        attributes["diverging"],
+        mixing.smallest_ess / spent if spent else np.inf,
+    )
+
+
+def _mixing(dataset: xr.Dataset) -> Mixing:
+    r_hat, ess = arviz_data.r_hat(dataset), arviz_data.effective_sample_size(dataset)
+    return Mixing(
+        r_hat,
+        ess,
+        max(float(r_hat[name].max()) for name in r_hat.data_vars),
+        min(float(ess[name].min()) for name in ess.data_vars),
+    )
+
+
+class Finding(enum.Enum):
+    """What a verdict finds. ``advice`` says what to do about it."""
+
+    CONVERGED = "converged"
+    TOO_COARSE = "kernel too coarse"
+    TOO_SLOW = "kernel too slow"
+    STUCK = "stuck in modes"
+    STOPPED_EARLY = "stopped before its stiffness"
+    STILL_MOVING = "still moving"
+    UNDECIDED = "undecided"
+    BROKEN_OFF = "broken off"
+
+    @property
+    def advice(self) -> str:
+        return _ADVICE[self]
+
+
+_ADVICE = {
+    Finding.CONVERGED: "Use fit.sample for fresh particles of the fitted density.",
+    Finding.TOO_COARSE: (
+        'Let the step size choose itself (step_size="auto") or make it smaller, take more inner_steps, or use an '
+        "adjusted kernel such as MALA."
+    ),
+    Finding.TOO_SLOW: 'Take more inner_steps, or longer ones (step_size="auto"), or start="temper".',
+    Finding.STUCK: (
+        "Use start=Temper(), which draws the particles of every outer step anew, in all modes; and an adjusted kernel, "
+        "since a small bias is enough to shift mass between modes."
+    ),
+    Finding.STOPPED_EARLY: (
+        "Until t has passed the stiffness dual averaging overshoots, however good the kernel: take more outer_steps, "
+        "or a higher temperature."
+    ),
+    Finding.STILL_MOVING: (
+        "Take more outer_steps: fit(..., resume=this_fit). If the gap no longer falls, its floor is the noise of the "
+        "particles times the stiffness: take more particles."
+    ),
+    Finding.UNDECIDED: "There is no number to judge by.",
+    Finding.BROKEN_OFF: "Mend what broke it off, then judge again.",
+}
+
+
+@dataclass(frozen=True, repr=False)
+class Verdict:
+    """A run judged: the findings, the first of them the main one, and what they rest on. It prints as words.
+
+    ``share`` is the upper bound on the gap over what could be won, L(p0) - D(g). ``distance`` and ``noise`` are
+    how far the particles predict from fresh samples of the same potential, and how far they would by chance.
+    """
+
+    findings: tuple[Finding, ...]
+    certificate: Certificate
+    stein: SteinTest
+    share: float
+    distance: float
+    noise: float
+    outer_steps: int
+    status: Status
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{finding.value.capitalize()}. {self._evidence(finding)}" for finding in self.findings)
+
+    def _evidence(self, finding: Finding) -> str:
+        judged = self.certificate
+        gap = f"L(q_g) is at most {judged.upper:.2g} above the optimum, {self.share:.1%} of what could be won"
+        apart = f"they predict {self.distance:.2g} away from fresh samples of it (chance: {self.noise:.1g})"
+        ratio = f"{1 + self.stein.excess:.2f} +- {self.stein.excess_stderr:.2f}"
+        stein = f"the Stein test of their law has p = {self.stein.p_value:.2g}"
+        off = f"The particles do not have the law of their own potential V: {stein}, E|grad V|^2 / E[laplacian V] is "
+        off += f"{ratio} (1 is right), and {apart}"
+        evidence = {
+            Finding.CONVERGED: f"{gap}.",
+            Finding.TOO_COARSE: f"{off}.",
+            Finding.TOO_SLOW: f"{off}. Its steps have no bias, so they are too few or too short.",
+            Finding.STUCK: (
+                f"The particles have the right law nearby ({stein}) but in wrong proportions between modes of their "
+                f"potential: {apart}."
+            ),
+            Finding.STOPPED_EARLY: (
+                f"{gap}, after {self.outer_steps} outer steps at a stiffness of {judged.stiffness:.0f}."
+            ),
+            Finding.STILL_MOVING: f"{gap}, and the particles follow their potential.",
+            Finding.UNDECIDED: f"No certificate: {judged.status.value}. {judged.status.advice}",
+            Finding.BROKEN_OFF: f"It {self.status.value} after outer step {self.outer_steps}. {self.status.advice}",
+        }
+        return f"{evidence[finding]} {finding.advice}"
+
+
+def verdict(key: Array, fit: Fit, tolerance: float = 0.05) -> Verdict:
+    """Is this run at the global optimum, and if not, why not and what to do? Printed, it answers in words.
+
+    Converged: the upper bound of ``fit.certify`` is at most ``tolerance`` of L(p0) - D(g), all that could be won
+    over the prior. Then the particles are compared with their own last potential. If the Stein test rejects their law,
+    or its excess is large, the kernel is too coarse, or, if it is adjusted and has no bias, too slow. If not, but they
+    predict further from fresh tempered samples than chance allows, they are stuck in modes. And whatever the kernel,
+    dual averaging that stopped before t passed its stiffness, not converged, has stopped early.
+    """
+    certify_key, stein_key, temper_key, prior_key = jax.random.split(as_key(key), 4)
+    positive(tolerance, "tolerance")
+    judged = fit.certify(certify_key)
+    potential, model = fit.last_potential, fit.model
+    stein = stein_test(stein_key, fit.thetas, potential)
+
+    temper, particles, replicates = Temper(), max(len(fit.thetas), 1000), 8
+    fresh, _ = tempering.replicated(
+        temper_key, potential, particles, temper.kernel, temper.moves, temper.share, replicates
+    )
+    z, variances = certificate.moments(model, fresh, potential.anchors)
+    own = predictions(model, fit.thetas, potential.anchors)
+    distance = float(jnp.sqrt(jnp.mean(jnp.square(own - jnp.mean(z, axis=0)))))
+    between = jnp.var(z, axis=0, ddof=1)
+    tempered = isinstance(fit.start, Temper)  # its particles share ancestors, and are as noisy as one of the replicates
+    own_noise = (between * particles if tempered else jnp.mean(variances, axis=0)) / len(fit.thetas)
+    noise = float(jnp.sqrt(jnp.mean(own_noise + between / replicates)))
+
+    prior = predictions(model, sampling.draw_prior(prior_key, particles, potential), fit.examples.x)
+    losses = model.loss.over_rows(model.loss.value, prior, fit.examples.y)
+    to_gain = float(jnp.sum(jnp.where(fit.weights > 0, fit.weights * losses, 0))) - judged.dual_value
+    share = judged.upper / to_gain if to_gain > 0 else np.inf
+
+    early = type(fit.rule).__name__ == "DualAveraging" and fit.outer_steps < judged.stiffness
+    if fit.status in (Status.DIVERGED, Status.FAILED):
+        findings = [Finding.BROKEN_OFF]
+    elif judged.status is not CertificateStatus.CERTIFIED:
+        findings = [Finding.UNDECIDED]
+    else:
+        converged = share <= tolerance
+        wrong = stein.rejected or abs(stein.excess) > max(COARSE, UNLIKELY * stein.excess_stderr)
+        found = {
+            Finding.CONVERGED: converged,
+            Finding.TOO_COARSE: wrong and not is_adjusted(fit.kernel),
+            Finding.TOO_SLOW: wrong and is_adjusted(fit.kernel),
+            Finding.STUCK: distance > UNLIKELY * noise and not wrong,
+            Finding.STOPPED_EARLY: early and not converged,
+        }
+        findings = [finding for finding, seen in found.items() if seen] or [Finding.STILL_MOVING]
+    return Verdict(tuple(findings), judged, stein, share, distance, noise, fit.outer_steps, fit.status)
 
 
 def summary(inference_data: Any) -> str:

@@ -1,8 +1,10 @@
+import jax
 import numpy as np
 import pytest
 
 import mfpda
 from mfpda.cli import main
+from mfpda.diagnostics import Finding
 from mfpda.fitted import Fit
 from mfpda.kernels import KERNELS
 
@@ -150,3 +152,21 @@ def test_summary_of_several_runs_has_rhat(small, tmp_path, capsys):
     assert "2 runs of 30 particles" in printed
     assert "R-hat" in printed
     assert "ESS" in printed
+
+
+@pytest.mark.slow
+def test_certify_finds_the_model_and_prints_a_verdict(model_file, tmp_path, capsys):
+    out = str(tmp_path / "run.nc")
+    assert main(["run", model_file, "--out", out, "--quiet", "--certify-every", "2"]) == 0
+    assert "gap upper" in capsys.readouterr().out
+    assert main(["certify", out]) == 0
+    printed = capsys.readouterr().out
+    assert "L(q_g) - L* is at most" in printed
+    assert any(finding.value.capitalize() in printed for finding in Finding)
+
+
+def test_certify_without_the_model(small, tmp_path, capsys):
+    out = tmp_path / "run.nc"
+    mfpda.fit(jax.random.key(0), small.model, small.data, **small.quick).save(out)
+    assert main(["certify", str(out)]) == 2
+    assert "--model FILE.py" in capsys.readouterr().err

@@ -1,0 +1,142 @@
+"""Numbers of a law that is known by its particles: entropy, KL to the prior, the objective.
+
+Two ways to the entropy term. Nearest neighbours need only the particles, and only work in few dimensions: measured
+against Gaussians they are off by nats from p = 6 on. Tempering gives KL(q || p0) of a Gibbs density in any dimension,
+from its log-normaliser, and speaks of the density, not of the particles.
+"""
+
+import math
+import warnings
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from scipy.spatial import cKDTree
+from scipy.special import digamma, gammaln
+
+from mfpda import tempering
+from mfpda.errors import HighDimensionWarning, InputError
+from mfpda.keys import as_key
+from mfpda.model import Model
+from mfpda.potential import GibbsPotential
+from mfpda.schedules import positive, positive_count
+from mfpda.starts import Temper
+
+MOST_DIMENSIONS = 5  # for nearest neighbours
+REPLICATES = 8  # for tempering, between which its error is measured
+
+
+class Estimate(NamedTuple):
+    """A number and its standard error."""
+
+    value: float
+    stderr: float
+
+
+class Objective(NamedTuple):
+    """L(q) = risk + T KL(q || p0), and which way KL was found: "nearest neighbours" or "tempering"."""
+
+    value: float
+    stderr: float
+    risk: float
+    kl: float
+    method: str
+
+
+def entropy(points: Any, k: int = 10) -> Estimate:
+    """-E log q of the law that these points, shape (M, p), were drawn from, by k nearest neighbours.
+
+    With r_i the distance from point i to its k-th neighbour and c_p the volume of the unit ball,
+
+        H = psi(M) - psi(k) + log c_p + (p / M) sum_i log r_i
+
+    (Kozachenko and Leonenko 1987; the paper's estimator, with its k = 10). Points that coincide count once: a density
+    has none. Above p = 5 a warning says that the number is not to be trusted.
+
+    >>> points = np.random.default_rng(0).normal(size=(4000, 2))
+    >>> H = entropy(points)
+    >>> abs(H.value - math.log(2 * math.pi * math.e)) < 4 * H.stderr
+    True
+    """
+    points = np.asarray(points, float)
+    points = points[:, None] if points.ndim == 1 else points
+    if points.ndim != 2 or not np.isfinite(points).all():
+        raise InputError("finite points of shape (M, p)", f"shape {points.shape}", "Pass fit.thetas, say.")
+    distinct = np.unique(points, axis=0)
+    count, p = distinct.shape
+    if positive_count(k, "k") >= count:
+        found = f"{count} distinct of {len(points)}"
+        raise InputError(f"more than k = {k} distinct points", found, "Use more particles, or a smaller k.")
+    if p > MOST_DIMENSIONS:
+        warnings.warn(
+            f"Nearest neighbours in {p} dimensions are nats away from the entropy (10 at p = 51, 226 at p = 785). "
+            "Use the KL of a certificate, or estimators.kl_to_prior: they temper instead.",
+            HighDimensionWarning,
+            stacklevel=2,
+        )
+    reach = cKDTree(distinct).query(distinct, k + 1)[0][:, -1]
+    log_ball = 0.5 * p * math.log(math.pi) - gammaln(0.5 * p + 1)
+    terms = digamma(count) - digamma(k) + log_ball + p * np.log(reach)
+    return Estimate(float(terms.mean()), float(terms.std(ddof=1) / math.sqrt(count)))
+
+
+def kl_to_prior(key: Array, potential: GibbsPotential, particles: int = 1000, temper: Temper = Temper()) -> Estimate:
+    """KL(q || p0) of the Gibbs density q = exp(-V) / Z, from replicates tempered from the prior.
+
+    KL = E_q[-V - log p0] - log Z. The error is the one between replicates.
+    """
+    thetas, stats = tempering.replicated(
+        as_key(key), potential, positive_count(particles, "particles"), temper.kernel, temper.moves, temper.share,
+        REPLICATES,
+    )  # fmt: skip
+    each = np.asarray(_excess(potential, thetas), float) - np.asarray(stats.log_normaliser, float)
+    return Estimate(float(each.mean()), float(each.std(ddof=1) / math.sqrt(REPLICATES)))
+
+
+def objective(key: Array, fit: Any, k: int = 10) -> Objective:
+    """L(q) of the law of a fit's particles, in unconstrained space: KL does not depend on coordinates.
+
+    With at most 5 parameters, KL = -H(q) - E_q log p0 from the particles, by nearest neighbours. With more, KL of the
+    Gibbs density that they last sampled, by tempering. (``fit.certify`` gives L(q_g).)
+    """
+    thetas, potential = fit.thetas, fit.last_potential
+    model, x = fit.model, fit.examples.x[0]
+    values = fit.model.loss.over_rows(fit.model.loss.value, fit.predict(fit.examples.x), fit.examples.y)
+    risk = float(jnp.sum(jnp.where(fit.weights > 0, fit.weights * values, 0)))
+    if thetas.shape[1] <= MOST_DIMENSIONS:
+        log_prior = np.asarray(_log_priors(model, thetas, x), float)
+        H = entropy(thetas, k)
+        kl = Estimate(
+            -H.value - log_prior.mean(), math.hypot(H.stderr, log_prior.std(ddof=1) / math.sqrt(len(log_prior)))
+        )
+        method = "nearest neighbours"
+    else:
+        kl, method = kl_to_prior(key, potential, max(len(thetas), 1000)), "tempering"
+    temperature = float(model.temperature)
+    return Objective(risk + temperature * kl.value, temperature * kl.stderr, risk, kl.value, method)
+
+
+def in_paper_form(objective: float, p: int, lambda1: float, lambda2: float) -> float:
+    """The paper's risk + lambda1 E|theta|^2 + lambda2 E log q, from L(q) with the prior that ``penalty`` gives.
+
+    L_paper = L - (p lambda2 / 2) log(pi lambda2 / lambda1), p the number of parameters.
+
+    >>> print(f"{in_paper_form(0.5, p=2, lambda1=1e-2, lambda2=1e-3):.6f}")
+    0.501158
+    """
+    lambda1, lambda2 = positive(lambda1, "lambda1"), positive(lambda2, "lambda2")
+    return objective - 0.5 * positive_count(p, "p") * lambda2 * math.log(math.pi * lambda2 / lambda1)
+
+
+@jax.jit
+def _excess(potential: GibbsPotential, thetas: Array) -> Array:
+    """E[-V - log p0] over the particles of every replicate."""
+    of_one = lambda theta: -potential(theta) - potential.model.log_prior(theta, potential.anchors[0])  # noqa: E731
+    return jax.lax.map(lambda thetas: jnp.mean(jax.vmap(of_one)(thetas)), thetas)
+
+
+@jax.jit
+def _log_priors(model: Model, thetas: Array, x: Array) -> Array:
+    return jax.vmap(model.log_prior, in_axes=(0, None))(thetas, x)
