@@ -1,5 +1,7 @@
 """Optimise over probability distributions: declare a neuron and a loss, get the optimal law of theta."""
 
+from importlib.metadata import version as _version
+
 from mfpda import diagnostics as diagnostics
 from mfpda import distributions as distributions
 from mfpda import estimators as estimators
@@ -42,3 +44,5 @@ from mfpda.rules import Latest as Latest
 from mfpda.starts import Resample as Resample
 from mfpda.starts import Temper as Temper
 from mfpda.starts import Warm as Warm
+
+__version__ = _version("mfpda")

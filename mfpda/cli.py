@@ -3,6 +3,7 @@
 
 import argparse
 import dataclasses
+import importlib.metadata
 import importlib.util
 import sys
 from collections.abc import Sequence
@@ -107,6 +108,7 @@ def list_kernels(options: argparse.Namespace) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="mfpda", description="Optimise over probability distributions.")
+    parser.add_argument("--version", action="version", version=f"mfpda {importlib.metadata.version('mfpda')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     command = commands.add_parser("run", help="fit the model of a file", description=run.__doc__)

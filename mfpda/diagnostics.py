@@ -5,6 +5,7 @@ Stein test judges the particles' law against its potential, and the certificate 
 asks all of them and answers in words.
 """
 
+import dataclasses
 import enum
 import json
 from dataclasses import dataclass
@@ -16,13 +17,15 @@ import numpy as np
 import xarray as xr
 from jax import Array
 
-from mfpda import arviz_data, certificate, sampling, tempering
+from mfpda import arviz_data, certificate, sampling, tuning
 from mfpda.certificate import Certificate
 from mfpda.errors import CertificateStatus, InputError, Status
 from mfpda.fitted import Fit
+from mfpda.kernels import AUTO, GradientDescent
 from mfpda.kernels.protocol import is_adjusted
 from mfpda.keys import as_key
 from mfpda.outputs import predictions
+from mfpda.rules import DualAveraging
 from mfpda.schedules import positive
 from mfpda.starts import Temper
 from mfpda.stein import SteinTest, stein_test
@@ -90,6 +93,7 @@ class Finding(enum.Enum):
     CONVERGED = "converged"
     TOO_COARSE = "kernel too coarse"
     TOO_SLOW = "kernel too slow"
+    NO_NOISE = "kernel without noise"
     STUCK = "stuck in modes"
     STOPPED_EARLY = "stopped before its stiffness"
     STILL_MOVING = "still moving"
@@ -103,34 +107,32 @@ class Finding(enum.Enum):
 
 _ADVICE = {
     Finding.CONVERGED: "Use fit.sample for fresh particles of the fitted density.",
-    Finding.TOO_COARSE: (
-        'Let the step size choose itself (step_size="auto") or make it smaller, take more inner_steps, or use an '
-        "adjusted kernel such as MALA."
-    ),
+    Finding.TOO_COARSE: 'Make its step_size smaller (or "auto"), or use an adjusted kernel such as MALA.',
     Finding.TOO_SLOW: 'Take more inner_steps, or longer ones (step_size="auto"), or start="temper".',
+    Finding.NO_NOISE: "It minimises V and samples nothing: to optimise over distributions, use ULA or MALA.",
     Finding.STUCK: (
         "Use start=Temper(), which draws the particles of every outer step anew, in all modes; and an adjusted kernel, "
         "since a small bias is enough to shift mass between modes."
     ),
     Finding.STOPPED_EARLY: (
-        "Until t has passed the stiffness dual averaging overshoots, however good the kernel: take more outer_steps, "
-        "or a higher temperature."
+        "Until t has passed the stiffness dual averaging overshoots, however good the kernel: take more outer_steps "
+        "(or a higher temperature, another problem)."
     ),
     Finding.STILL_MOVING: (
         "Take more outer_steps: fit(..., resume=this_fit). If the gap no longer falls, its floor is the noise of the "
-        "particles times the stiffness: take more particles."
+        "particles times the stiffness: take more particles. With batches, g may also be a poor dual of a good density."
     ),
-    Finding.UNDECIDED: "There is no number to judge by.",
+    Finding.UNDECIDED: "verdict and certify take particles= and temper=.",
     Finding.BROKEN_OFF: "Mend what broke it off, then judge again.",
 }
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Verdict:
     """A run judged: the findings, the first of them the main one, and what they rest on. It prints as words.
 
-    ``share`` is the upper bound on the gap over what could be won, L(p0) - D(g). ``distance`` and ``noise`` are
-    how far the particles predict from fresh samples of the same potential, and how far they would by chance.
+    ``share`` is the upper bound on the gap over what could be won, L(p0) - D(g). ``distance`` and ``noise`` are how far
+    the particles predict from fresh samples of the same potential, and how far they would by chance.
     """
 
     findings: tuple[Finding, ...]
@@ -139,6 +141,7 @@ class Verdict:
     share: float
     distance: float
     noise: float
+    stiffness: float
     outer_steps: int
     status: Status
 
@@ -147,79 +150,96 @@ class Verdict:
 
     def _evidence(self, finding: Finding) -> str:
         judged = self.certificate
-        gap = f"L(q_g) is at most {judged.upper:.2g} above the optimum, {self.share:.1%} of what could be won"
+        share = f"{self.share:.1%} of what" if self.share < 1 else "more than all that"
+        gap = f"L(q_g) is at most {judged.upper:.2g} above the optimum, {share} could be won"
         apart = f"they predict {self.distance:.2g} away from fresh samples of it (chance: {self.noise:.1g})"
-        ratio = f"{1 + self.stein.excess:.2f} +- {self.stein.excess_stderr:.2f}"
         stein = f"the Stein test of their law has p = {self.stein.p_value:.2g}"
-        off = f"The particles do not have the law of their own potential V: {stein}, E|grad V|^2 / E[laplacian V] is "
-        off += f"{ratio} (1 is right), and {apart}"
+        ratio = f"{1 + self.stein.excess:.2f} +- {self.stein.excess_stderr:.2f}"
+        off = f"The particles do not have the law of their own potential V: {stein}, E[(theta - mean) . grad V] / p is "
+        off += f"{ratio} (1 is right)" + (f", and {apart}." if np.isfinite(self.noise) else ".")
+        refused = f"No certificate: {judged.status.value}. {judged.status.advice}"
+        noisy = f"The gap is {judged.gap:.2g} +- {judged.stderr:.1g}, and its upper bound too far above it to say."
         evidence = {
-            Finding.CONVERGED: f"{gap}.",
-            Finding.TOO_COARSE: f"{off}.",
-            Finding.TOO_SLOW: f"{off}. Its steps have no bias, so they are too few or too short.",
+            Finding.CONVERGED: (
+                f"{gap}. The run's own particles predict {judged.particle_distance:.2g} away from q_g (chance: "
+                f"{judged.particle_noise:.1g})."
+            ),
+            Finding.TOO_COARSE: off,
+            Finding.TOO_SLOW: f"{off} The step size is not too long, so the steps are too few or too short.",
+            Finding.NO_NOISE: off,
             Finding.STUCK: (
                 f"The particles have the right law nearby ({stein}) but in wrong proportions between modes of their "
                 f"potential: {apart}."
             ),
-            Finding.STOPPED_EARLY: (
-                f"{gap}, after {self.outer_steps} outer steps at a stiffness of {judged.stiffness:.0f}."
-            ),
+            Finding.STOPPED_EARLY: f"{gap}, at outer step {self.outer_steps} of a stiffness of {self.stiffness:.3g}.",
             Finding.STILL_MOVING: f"{gap}, and the particles follow their potential.",
-            Finding.UNDECIDED: f"No certificate: {judged.status.value}. {judged.status.advice}",
+            Finding.UNDECIDED: noisy if judged.status is CertificateStatus.CERTIFIED else refused,
             Finding.BROKEN_OFF: f"It {self.status.value} after outer step {self.outer_steps}. {self.status.advice}",
         }
         return f"{evidence[finding]} {finding.advice}"
 
 
-def verdict(key: Array, fit: Fit, tolerance: float = 0.05) -> Verdict:
+def verdict(key: Array, fit: Fit, tolerance: float = 0.05, **certifying: Any) -> Verdict:
     """Is this run at the global optimum, and if not, why not and what to do? Printed, it answers in words.
 
-    Converged: the upper bound of ``fit.certify`` is at most ``tolerance`` of L(p0) - D(g), all that could be won
-    over the prior. Then the particles are compared with their own last potential. If the Stein test rejects their law,
-    or its excess is large, the kernel is too coarse, or, if it is adjusted and has no bias, too slow. If not, but they
-    predict further from fresh tempered samples than chance allows, they are stuck in modes. And whatever the kernel,
-    dual averaging that stopped before t passed its stiffness, not converged, has stopped early.
+    Converged: the upper bound of ``fit.certify`` is at most ``tolerance`` of L(p0) - D(g), all that could be won over
+    the prior; undecided: the gap is, and its upper bound is not. Then the particles are compared with their own last
+    potential. If the Stein test rejects their law, or its excess is large, the kernel is too coarse if its step is
+    longer than "auto" would make it, and else too slow. If not, but they predict further from fresh tempered samples
+    than chance allows, they are stuck in modes. And whatever the kernel, dual averaging that stopped before t passed
+    its stiffness, not converged, has stopped early. ``certifying`` are arguments of ``fit.certify``.
     """
-    certify_key, stein_key, temper_key, prior_key = jax.random.split(as_key(key), 4)
+    if not isinstance(fit, Fit):
+        raise InputError("a Fit", type(fit).__name__, "Pass what fit or load returned: its model is needed.")
+    certify_key, stein_key, temper_key, prior_key, tune_key = jax.random.split(as_key(key), 5)
     positive(tolerance, "tolerance")
-    judged = fit.certify(certify_key)
+    judged = fit.certify(certify_key, **certifying)
     potential, model = fit.last_potential, fit.model
     stein = stein_test(stein_key, fit.thetas, potential)
-
-    temper, particles, replicates = Temper(), max(len(fit.thetas), 1000), 8
-    fresh, _ = tempering.replicated(
-        temper_key, potential, particles, temper.kernel, temper.moves, temper.share, replicates
-    )
-    z, variances = certificate.moments(model, fresh, potential.anchors)
+    particles, replicates = judged.particles, judged.replicates
+    fresh = certificate.sampled(temper_key, potential, certifying.get("temper") or Temper(), replicates, particles)
     own = predictions(model, fit.thetas, potential.anchors)
-    distance = float(jnp.sqrt(jnp.mean(jnp.square(own - jnp.mean(z, axis=0)))))
-    between = jnp.var(z, axis=0, ddof=1)
+    distance = float(jnp.sqrt(jnp.mean(jnp.square(own - fresh.mean))))
     tempered = isinstance(fit.start, Temper)  # its particles share ancestors, and are as noisy as one of the replicates
-    own_noise = (between * particles if tempered else jnp.mean(variances, axis=0)) / len(fit.thetas)
-    noise = float(jnp.sqrt(jnp.mean(own_noise + between / replicates)))
+    own_noise = (fresh.between * particles if tempered else fresh.within) / len(fit.thetas)
+    noise = float(jnp.sqrt(jnp.mean(own_noise + fresh.between / replicates)))
 
     prior = predictions(model, sampling.draw_prior(prior_key, particles, potential), fit.examples.x)
     losses = model.loss.over_rows(model.loss.value, prior, fit.examples.y)
-    to_gain = float(jnp.sum(jnp.where(fit.weights > 0, fit.weights * losses, 0))) - judged.dual_value
-    share = judged.upper / to_gain if to_gain > 0 else np.inf
+    to_win = float(jnp.sum(jnp.where(fit.weights > 0, fit.weights * losses, 0))) - judged.dual_value
+    share, gap_share = ((number / to_win if to_win > 0 else np.inf) for number in (judged.upper, judged.gap))
+    stiffness = max([judged.stiffness, *(row.stats["stiffness"] for row in fit.rows[-1:])])
 
-    early = type(fit.rule).__name__ == "DualAveraging" and fit.outer_steps < judged.stiffness
-    if fit.status in (Status.DIVERGED, Status.FAILED):
-        findings = [Finding.BROKEN_OFF]
-    elif judged.status is not CertificateStatus.CERTIFIED:
-        findings = [Finding.UNDECIDED]
-    else:
-        converged = share <= tolerance
-        wrong = stein.rejected or abs(stein.excess) > max(COARSE, UNLIKELY * stein.excess_stderr)
-        found = {
-            Finding.CONVERGED: converged,
-            Finding.TOO_COARSE: wrong and not is_adjusted(fit.kernel),
-            Finding.TOO_SLOW: wrong and is_adjusted(fit.kernel),
-            Finding.STUCK: distance > UNLIKELY * noise and not wrong,
-            Finding.STOPPED_EARLY: early and not converged,
-        }
-        findings = [finding for finding, seen in found.items() if seen] or [Finding.STILL_MOVING]
-    return Verdict(tuple(findings), judged, stein, share, distance, noise, fit.outer_steps, fit.status)
+    converged, certified = share <= tolerance, judged.status is CertificateStatus.CERTIFIED
+    undecided = not certified or (gap_share <= tolerance and not converged)
+    wrong = stein.rejected or abs(stein.excess) > max(COARSE, UNLIKELY * stein.excess_stderr)
+    trusted = fresh.status is CertificateStatus.CERTIFIED
+    found = {
+        Finding.BROKEN_OFF: fit.status in (Status.DIVERGED, Status.FAILED),
+        Finding.UNDECIDED: undecided,
+        Finding.CONVERGED: converged,
+        (_why_wrong(tune_key, fit) if wrong else Finding.TOO_SLOW): wrong,
+        Finding.STUCK: trusted and not wrong and distance > UNLIKELY * noise,
+        Finding.STOPPED_EARLY: isinstance(fit.rule, DualAveraging)
+        and fit.outer_steps < stiffness
+        and not (converged or undecided),
+    }
+    findings = [finding for finding, seen in found.items() if seen] or [Finding.STILL_MOVING]
+    if findings[0] is Finding.BROKEN_OFF:
+        findings = findings[:1]
+    return Verdict(tuple(findings), judged, stein, share, distance, noise, stiffness, fit.outer_steps, fit.status)
+
+
+def _why_wrong(key: Array, fit: Fit) -> Finding:
+    """Why particles do not have the law of their potential: steps that are too long to have no bias, or too slow."""
+    kernel: Any = fit.kernel
+    if isinstance(kernel, GradientDescent):
+        return Finding.NO_NOISE
+    if is_adjusted(kernel) or not hasattr(kernel, "tuned"):
+        return Finding.TOO_SLOW if is_adjusted(kernel) else Finding.TOO_COARSE
+    curvature = tuning.curvature(key, fit.last_potential, fit.thetas)
+    chosen = dataclasses.replace(kernel, step_size=AUTO).tuned(curvature).step_size
+    return Finding.TOO_COARSE if float(fit.state.step_size) > 2 * float(chosen) else Finding.TOO_SLOW
 
 
 def summary(inference_data: Any) -> str:
@@ -240,6 +260,7 @@ def summary(inference_data: Any) -> str:
     ]
     if stats.sizes["outer_step"]:
         lines += _unsettled(stats, settings["rule"])
+        lines += _uncertified(stats)
         lines += ["", *_outer_table(stats)]
     lines += ["", *_site_table(posterior, runs)]
     return "\n".join(lines)
@@ -256,10 +277,22 @@ def _unsettled(stats: Any, rule: str) -> list[str]:
     ]
 
 
+def _uncertified(stats: Any) -> list[str]:
+    """A word on certificates that were asked for and refused."""
+    asked = stats["certified"].notnull() if "certified" in stats else np.zeros(0)
+    refused = int(asked.sum()) - int(stats["certified"].sum()) if asked.sum() else 0
+    if not refused:
+        return []
+    return [f"{refused} of {int(asked.sum())} certificates had no number: fit.certify says why, and what to raise."]
+
+
 def _outer_table(stats: Any) -> list[str]:
-    """First, middle and last recorded value of every number, averaged over runs."""
+    """First, middle and last recorded value of every number, averaged over runs; of certified steps, if there are."""
     steps = stats["outer_step"].values
-    shown = sorted({0, len(steps) // 2, len(steps) - 1})
+    known = np.arange(len(steps))
+    if "certified" in stats:
+        known = known[stats["certified"].notnull().any("chain").values]
+    shown = sorted({int(known[0]), int(known[len(known) // 2]), len(steps) - 1})
     rows = [["after outer step", *(str(steps[k]) for k in shown)]]
     for name in stats:
         values = stats[name].mean("chain").values

@@ -51,7 +51,7 @@ _ADVICE = {
         "the last one recorded, or a higher temperature, and check that h(theta, x) is bounded: an unbounded output, "
         "such as a positive scale times tanh, can make exp(-V) improper or too steep to follow."
     ),
-    Status.FAILED: "A function given to fit raised; everything recorded before it is in this fit.",
+    Status.FAILED: "What was raised stands above; everything recorded before it is in this fit.",
 }
 
 
@@ -61,6 +61,7 @@ class CertificateStatus(enum.Enum):
     CERTIFIED = "certified"
     DEGENERATE = "too few effective samples"
     DISAGREEMENT = "the replicates disagree"
+    HEAVY_TAILED = "a few outputs outweigh all others"
     INFEASIBLE = "the dual lies outside the domain of the loss's conjugate"
     NOT_CONVEX = "the loss is not convex"
 
@@ -72,8 +73,12 @@ class CertificateStatus(enum.Enum):
 _CERTIFICATE_ADVICE = {
     CertificateStatus.CERTIFIED: "The upper bound holds at its level.",
     CertificateStatus.DEGENERATE: (
-        "Tempering lost its particles on the way from the prior. Raise particles= (1000 is the least by default), and "
-        "check that h(theta, x) is bounded and finite wherever the prior has mass."
+        "Tempering lost its particles on the way from the prior, or could not move them. Raise particles= (1000 is the "
+        'least by default), give the moves a smaller step (or "auto"), and check that h(theta, x) is finite wherever '
+        "the prior has mass."
+    ),
+    CertificateStatus.HEAVY_TAILED: (
+        "Means of such outputs have errors that no sample shows. Bound h(theta, x), as the paper supposes, by tanh say."
     ),
     CertificateStatus.DISAGREEMENT: (
         "Independent samples of the fitted density predict differently, so none of them can be trusted. Raise "

@@ -16,11 +16,12 @@ from jax import Array
 from scipy.spatial import cKDTree
 from scipy.special import digamma, gammaln
 
-from mfpda import tempering
 from mfpda.errors import HighDimensionWarning, InputError
 from mfpda.keys import as_key
 from mfpda.model import Model
+from mfpda.outputs import projections
 from mfpda.potential import GibbsPotential
+from mfpda.rules.protocol import over_outputs
 from mfpda.schedules import positive, positive_count
 from mfpda.starts import Temper
 
@@ -60,11 +61,17 @@ def entropy(points: Any, k: int = 10) -> Estimate:
     >>> abs(H.value - math.log(2 * math.pi * math.e)) < 4 * H.stderr
     True
     """
-    points = np.asarray(points, float)
+    terms, _ = _entropy_terms(points, k)
+    return Estimate(float(terms.mean()), float(terms.std(ddof=1) / math.sqrt(len(terms))))
+
+
+def _entropy_terms(points: Any, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """The terms whose mean is the entropy, one per distinct point, and which points those are."""
+    points = np.asarray(points, float) if hasattr(points, "shape") else np.empty(0).reshape(0, 0, 0)
     points = points[:, None] if points.ndim == 1 else points
     if points.ndim != 2 or not np.isfinite(points).all():
-        raise InputError("finite points of shape (M, p)", f"shape {points.shape}", "Pass fit.thetas, say.")
-    distinct = np.unique(points, axis=0)
+        raise InputError("finite points as an array of shape (M, p)", "something else", "Pass fit.thetas, say.")
+    distinct, which = np.unique(points, axis=0, return_index=True)
     count, p = distinct.shape
     if positive_count(k, "k") >= count:
         found = f"{count} distinct of {len(points)}"
@@ -74,12 +81,11 @@ def entropy(points: Any, k: int = 10) -> Estimate:
             f"Nearest neighbours in {p} dimensions are nats away from the entropy (10 at p = 51, 226 at p = 785). "
             "Use the KL of a certificate, or estimators.kl_to_prior: they temper instead.",
             HighDimensionWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
     reach = cKDTree(distinct).query(distinct, k + 1)[0][:, -1]
     log_ball = 0.5 * p * math.log(math.pi) - gammaln(0.5 * p + 1)
-    terms = digamma(count) - digamma(k) + log_ball + p * np.log(reach)
-    return Estimate(float(terms.mean()), float(terms.std(ddof=1) / math.sqrt(count)))
+    return digamma(count) - digamma(k) + log_ball + p * np.log(reach), which
 
 
 def kl_to_prior(key: Array, potential: GibbsPotential, particles: int = 1000, temper: Temper = Temper()) -> Estimate:
@@ -87,10 +93,7 @@ def kl_to_prior(key: Array, potential: GibbsPotential, particles: int = 1000, te
 
     KL = E_q[-V - log p0] - log Z. The error is the one between replicates.
     """
-    thetas, stats = tempering.replicated(
-        as_key(key), potential, positive_count(particles, "particles"), temper.kernel, temper.moves, temper.share,
-        REPLICATES,
-    )  # fmt: skip
+    thetas, stats = temper.replicated(as_key(key), potential, positive_count(particles, "particles"), REPLICATES)
     each = np.asarray(_excess(potential, thetas), float) - np.asarray(stats.log_normaliser, float)
     return Estimate(float(each.mean()), float(each.std(ddof=1) / math.sqrt(REPLICATES)))
 
@@ -99,23 +102,26 @@ def objective(key: Array, fit: Any, k: int = 10) -> Objective:
     """L(q) of the law of a fit's particles, in unconstrained space: KL does not depend on coordinates.
 
     With at most 5 parameters, KL = -H(q) - E_q log p0 from the particles, by nearest neighbours. With more, KL of the
-    Gibbs density that they last sampled, by tempering. (``fit.certify`` gives L(q_g).)
+    Gibbs density that they last sampled, by tempering, next to the particles' own risk. (``fit.certify`` gives L(q_g).)
     """
-    thetas, potential = fit.thetas, fit.last_potential
-    model, x = fit.model, fit.examples.x[0]
-    values = fit.model.loss.over_rows(fit.model.loss.value, fit.predict(fit.examples.x), fit.examples.y)
+    thetas, model, (x, y) = fit.thetas, fit.model, fit.examples
+    temperature, z = float(model.temperature), fit.predict(x)
+    values = model.loss.over_rows(model.loss.value, z, y)
     risk = float(jnp.sum(jnp.where(fit.weights > 0, fit.weights * values, 0)))
+    slope = over_outputs(fit.weights, z) * model.loss.over_rows(model.loss.derivative, z, y)
+    linear = np.asarray(
+        projections(model, thetas, x, slope), float
+    )  # what each particle adds to the risk, to 1st order
     if thetas.shape[1] <= MOST_DIMENSIONS:
-        log_prior = np.asarray(_log_priors(model, thetas, x), float)
-        H = entropy(thetas, k)
-        kl = Estimate(
-            -H.value - log_prior.mean(), math.hypot(H.stderr, log_prior.std(ddof=1) / math.sqrt(len(log_prior)))
-        )
-        method = "nearest neighbours"
+        terms, which = _entropy_terms(thetas, k)
+        each = -terms - np.asarray(_log_priors(model, thetas, x[0]), float)[which]
+        spread = np.std(linear[which] + temperature * each, ddof=1) / math.sqrt(len(each))
+        kl, method = float(each.mean()), "nearest neighbours"
     else:
-        kl, method = kl_to_prior(key, potential, max(len(thetas), 1000)), "tempering"
-    temperature = float(model.temperature)
-    return Objective(risk + temperature * kl.value, temperature * kl.stderr, risk, kl.value, method)
+        tempered = kl_to_prior(key, fit.last_potential, max(len(thetas), 1000))
+        spread = math.hypot(np.std(linear, ddof=1) / math.sqrt(len(linear)), temperature * tempered.stderr)
+        kl, method = tempered.value, "tempering"
+    return Objective(risk + temperature * kl, float(spread), risk, kl, method)
 
 
 def in_paper_form(objective: float, p: int, lambda1: float, lambda2: float) -> float:

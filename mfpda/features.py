@@ -10,11 +10,12 @@ from mfpda.errors import InputError, listed
 from mfpda.schedules import positive_count
 
 
-def alignment(inference_data: Any, site: str, direction: Any, top: int = 5) -> xr.DataArray:
+def alignment(inference_data: Any, site: str, direction: Any, top: int | None = None) -> xr.DataArray:
     """How far the weights have turned to a direction: |cos(v_k, direction)|, k = 1..top, after every recorded step.
 
     v_k is the k-th right singular vector of the M x d matrix whose rows are the particles' values of a vector site, as
-    in the paper's Appendix F.4. Outer step 0 is the prior. NaN where a run has no such step.
+    in the paper's Appendix F.4; ``top`` is 5 by default, or as many as there are. Outer step 0 is the prior. NaN where
+    a run has no such step.
 
     >>> initial, later = [[0.0, 2.0], [1.0, 0.0]], [[0.0, 1.0], [3.0, 0.0]]
     >>> prior = xr.Dataset({"w": (("chain", "draw", "feature"), [initial])})
@@ -33,12 +34,11 @@ def alignment(inference_data: Any, site: str, direction: Any, top: int = 5) -> x
         raise InputError("a vector site", f"{site!r} of shape {shape}", "Give a site whose values are vectors.")
     particles, length = history[site].shape[2:]
     unit = _unit(direction, length)
-    if positive_count(top, "top") > min(particles, length):
-        raise InputError(
-            f"top of at most {min(particles, length)}, for {particles} recorded particles of length {length}",
-            str(top),
-            "Ask for fewer singular vectors, or record more particles.",
-        )
+    most = min(particles, length)
+    top = min(5, most) if top is None else positive_count(top, "top")
+    if top > most:
+        found = f"{top}, for {particles} recorded particles of length {length}"
+        raise InputError(f"top of at most {most}", found, "Ask for fewer singular vectors.")
     weights = np.concatenate([start[site].values[:, None, :particles], history[site].values], axis=1)
     cosines = [[_cosines(matrix, unit, top) for matrix in run] for run in weights]
     return xr.DataArray(

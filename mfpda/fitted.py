@@ -201,7 +201,8 @@ class Fit:
             dual: another g to certify, of the shape of ``fit.dual``; the fit's own by default.
             temper: how to sample q_g: the run's ``Temper``, or ``Temper()``.
             replicates: independent samples, at least 4; the error is measured between them.
-            particles: of each replicate; as many as the run's by default, and at least 1000.
+            particles: of each replicate, at least 200; by default as many as the run's, or 1000 if that is more. Raise
+                these for a sharper bound: more replicates do not lessen the bias that few particles share.
             level: of the one-sided upper bound.
             bound: a bound on |h(theta, x)|, if you know one: it bounds predictions everywhere.
 
@@ -209,13 +210,8 @@ class Fit:
         """
         key = as_key(key)
         if self.outer_steps == 0 and dual is None:
-            raise InputError("a fit of at least one outer step", "none", "Run it, or give dual=.")
-        g = self.dual if dual is None else jnp.asarray(dual, float)
-        if g.shape != self.dual.shape or not bool(jnp.all(jnp.isfinite(g))):
-            found = f"shape {g.shape}" + ("" if g.shape != self.dual.shape else ", with numbers that are not finite")
-            raise InputError(
-                f"a finite dual of shape {self.dual.shape}, one per anchor and output", found, "See fit.dual."
-            )
+            raise InputError("a fit of at least one outer step", "none", "Run it, or give certify a dual=.")
+        g = self.dual if dual is None else _checked_dual(dual, self.dual.shape)
         temper = self._temper if temper is None else STARTS.resolve(temper)
         if not isinstance(temper, Temper):
             raise InputError("a Temper to sample the fitted density with", repr(temper), "Give Temper(moves=20), say.")
@@ -353,6 +349,19 @@ class Fit:
         }
         groups = self.groups | {storage.RUN_STATE: storage.pack(extra).assign_attrs(attributes)}
         storage.write(path, arviz_data.as_tree(groups, self.attributes))
+
+
+def _checked_dual(dual: Any, shape: tuple[int, ...]) -> Array:
+    try:
+        g = np.asarray(dual, float)
+        found = (
+            f"shape {g.shape}" if g.shape != shape else "" if np.isfinite(g).all() else "numbers that are not finite"
+        )
+    except (TypeError, ValueError):
+        found = type(dual).__name__
+    if found:
+        raise InputError(f"a finite dual of shape {shape}, one per anchor and output", found, "fit.dual is one.")
+    return jnp.asarray(g, float)
 
 
 def to_inference_data(*fits: Fit) -> Any:

@@ -23,7 +23,7 @@ OUTER_STATS = (
     "gradients",
     "seconds",
 )
-CERTIFICATE_STATS = ("gap", "gap_stderr", "gap_upper", "objective", "objective_stderr", "dual_value")
+CERTIFICATE_STATS = ("certified", "gap", "gap_stderr", "gap_upper", "objective", "objective_stderr", "dual_value")
 
 
 @dataclass(frozen=True)

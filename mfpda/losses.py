@@ -56,6 +56,10 @@ class Loss:
         """The ends of the smallest box that holds every g at which l*(g, y) is finite."""
         return -jnp.inf, jnp.inf
 
+    def projected(self, g: ArrayLike, y: Any) -> Array:
+        """A dual that is in the domain but for rounding, moved into it."""
+        return _floating(g)
+
     def strong_convexity(self, bound: float) -> float:
         """The largest mu for which l(., y) is mu-strongly convex on |z| <= bound; 0 where none is known."""
         return 0.0
@@ -142,6 +146,9 @@ class Logistic(_Binary):
     def domain(self, y):
         return jnp.minimum(-y, 0), jnp.maximum(-y, 0)
 
+    def projected(self, g, y):
+        return jnp.clip(g, *self.domain(y))
+
     def strong_convexity(self, bound):
         return float(jax.nn.sigmoid(bound) * jax.nn.sigmoid(-bound))
 
@@ -168,6 +175,9 @@ class SmoothedHinge(_Binary):
     def domain(self, y):
         return jnp.minimum(-4 * y, 0), jnp.maximum(-4 * y, 0)
 
+    def projected(self, g, y):
+        return jnp.clip(g, *self.domain(y))
+
 
 @dataclass(frozen=True)
 class Softmax(Loss):
@@ -190,6 +200,11 @@ class Softmax(Loss):
 
     def domain(self, y):
         return -1.0, 1.0
+
+    def projected(self, g, y):
+        own = jax.nn.one_hot(y, len(g), dtype=_floating(g).dtype)
+        p = jnp.clip(g + own, 0, 1)
+        return p / jnp.sum(p) - own
 
     def check_output(self, shape):
         if len(shape) != 1 or shape[0] < 2:
@@ -237,12 +252,12 @@ def as_loss(loss: Loss | Callable[[Array, Any], Array]) -> Loss:
     )
 
 
-def seen_convex(loss: Loss, y: Any, outputs: Shape) -> bool:
-    """Whether l(., y) was convex wherever tried: along fixed directions up to |z| = 10, for a few labels."""
+def seen_convex(loss: Loss, y: Any, outputs: Shape, reach: float = 10.0) -> bool:
+    """Whether l(., y) was convex wherever tried: along fixed directions up to |z| = reach, for a few labels."""
     size = int(np.prod(outputs))
     axes = np.eye(size) if size <= 16 else np.eye(size)[:16]
     directions = np.concatenate([axes, np.cos(np.outer(np.arange(1, 5), np.arange(1, size + 1)))])
-    line = np.linspace(-10, 10, 81)
+    line = np.linspace(-reach, reach, 81)
     z = jnp.asarray((directions[:, None, :] * line[:, None]).reshape(-1, *outputs), float)
 
     def bend(label):
@@ -250,7 +265,7 @@ def seen_convex(loss: Loss, y: Any, outputs: Shape) -> bool:
         second = values[:, 2:] - 2 * values[:, 1:-1] + values[:, :-2]
         return jnp.min(second + 1e-5 * (1 + jnp.abs(values[:, 1:-1])))
 
-    labels = [None] if y is None else y[:8]
+    labels = [None] if y is None else jnp.sort(y, axis=0)[np.linspace(0, len(y) - 1, 8).astype(int)]
     return all(not bend(label) < 0 for label in labels)
 
 

@@ -33,6 +33,11 @@ def predictions(model: Model, thetas: Array, x: Array) -> Array:
     return jnp.mean(outputs_at(model, thetas, x), axis=0)
 
 
+def projections(model: Model, thetas: Array, x: Array, direction: Array) -> Array:
+    """sum_i direction_i . h(theta_r, x_i) for every particle."""
+    return jax.vmap(lambda theta: jnp.sum(direction * outputs_at(model, theta[None], x)[0]))(thetas)
+
+
 def stiffness(model: Model, outputs: Array, y: Any, weights: Array | None = None) -> Array:
     """kappa, the largest eigenvalue of C diag(l''(z)) / (n T), C the covariance of H's columns, by power iteration.
 

@@ -68,20 +68,20 @@ def gap(inference_data: Any, ax: Any = None) -> Any:
     triangle at the foot.
     """
     stats = _certified(inference_data, "gap")
-    ylabel = "certified gap, L(q_g) - L* at most"
+    ylabel = "duality gap, L(q_g) - D(g)"
     return _decay(stats["gap"], stats["gap_stderr"], stats["gap_upper"], "gap", ylabel, ax)
 
 
 def objective(inference_data: Any, ax: Any = None) -> Any:
     """The certified objective against the outer step, as its excess over the best lower bound that the run found.
 
-    On log-log axes, with bands and guides as in ``gap``: L(q_g) - max_t D(g_t), which is at least L(q_g) - L*. (In a
-    stream L* moves with every batch, and a bound of one step is none of another.)
+    On log-log axes, with bands and guides as in ``gap``: L(q_g) - max_t D(g_t), which but for the Monte Carlo error of
+    D is at least L(q_g) - L*. (In a stream L* moves with every batch, and a bound of one step is none of another.)
     """
     stats = _certified(inference_data, "objective")
     best = stats["dual_value"].where(stats["objective"].notnull()).max("outer_step")
     excess = stats["objective"] - best
-    return _decay(excess, stats["objective_stderr"], None, "objective", "L(q_g) minus the best lower bound on L*", ax)
+    return _decay(excess, stats["objective_stderr"], None, "objective", "L(q_g) - max D(g)", ax)
 
 
 def function(
@@ -193,7 +193,9 @@ def _certified(inference_data: Any, name: str) -> Any:
     stats = arviz_data.groups_of(inference_data)["outer_stats"]
     known = stats[name].notnull() if name in stats else xr.DataArray(False)
     if not bool(known.any()):
-        raise InputError("certified outer steps", "none", "Run fit(..., certify_every=10), say.")
+        asked = int(stats["certified"].notnull().sum()) if "certified" in stats else 0
+        advice = "fit.certify says why." if asked else "Run fit(..., certify_every=10), say."
+        raise InputError("certified outer steps", f"{asked} without a number" if asked else "none", advice)
     return stats.isel(chain=known.any("outer_step").values, outer_step=known.any("chain").values)
 
 

@@ -47,8 +47,9 @@ class Registry(dict[str, Callable[..., Any]]):
         family, _, member = name.partition(":")
         if member and family in self.families:
             return self.families[family](member, **settings)
+        same = [known for known in self if known.lower() == name.lower()]
         members = [known for known in self if known.lower().partition(":")[2] == name.lower()]
-        meant = " or ".join(map(repr, members or nearest(name, self)))
+        meant = " or ".join(map(repr, same or members or nearest(name, self)))
         advice = f"Did you mean {meant}?" if meant else f"Give one of these, or a {self.kind} object."
         raise InputError(f"the name of a {self.kind} ({listed(self)})", repr(name), advice)
 

@@ -106,7 +106,7 @@ def test_steps_that_a_run_lacks_are_nan(turning):
         ({"direction": np.ones((6, 1))}, r"found shape \(6, 1\)"),
         ({"direction": np.zeros(6)}, r"not all 0, found \[0\.0"),
         ({"direction": [np.nan] * 6}, r"finite numbers.*nan"),
-        ({"top": 7}, r"top of at most 6, for 40 recorded particles of length 6, found 7"),
+        ({"top": 7}, r"top of at most 6, found 7, for 40 recorded particles of length 6"),
         ({"top": 0}, r"at least 1 as top, found 0"),
     ],
 )
@@ -118,5 +118,6 @@ def test_refusals(turning, arguments, message):
 def test_top_is_at_most_the_number_of_particles(turning):
     data, _ = turning
     few = {name: group.isel(draw=slice(3)) for name, group in data.groups.items()}
-    with pytest.raises(InputError, match="top of at most 3, for 3 recorded particles"):
-        features.alignment(SimpleNamespace(groups=few), "w", DIRECTION)
+    assert features.alignment(SimpleNamespace(groups=few), "w", DIRECTION).sizes["vector"] == 3
+    with pytest.raises(InputError, match="top of at most 3, found 4, for 3 recorded particles"):
+        features.alignment(SimpleNamespace(groups=few), "w", DIRECTION, top=4)

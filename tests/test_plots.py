@@ -116,7 +116,7 @@ def band(collection):
 def test_gap_draws_certified_steps_with_error_bound_and_guides(certified):
     ax = plots.gap(certified)
     assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
-    assert (ax.get_xlabel(), ax.get_ylabel()) == ("outer step", "certified gap, L(q_g) - L* at most")
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("outer step", "duality gap, L(q_g) - D(g)")
     drawn = labelled(ax)
     assert list(drawn) == ["gap", "one standard error", "upper bound", "1/t", "1/t^2"]
     assert [text.get_text() for text in ax.get_legend().get_texts()] == list(drawn)
@@ -183,7 +183,7 @@ def test_gap_draws_a_line_per_certified_run(fit):
 def test_objective_is_the_excess_over_the_best_dual_value_of_the_run(certified):
     ax = plots.objective(certified)
     assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
-    assert (ax.get_xlabel(), ax.get_ylabel()) == ("outer step", "L(q_g) minus the best lower bound on L*")
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("outer step", "L(q_g) - max D(g)")
     drawn = labelled(ax)
     assert list(drawn) == ["objective", "one standard error", "1/t", "1/t^2"]
     steps, excess = drawn["objective"].get_data()

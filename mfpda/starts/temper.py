@@ -4,10 +4,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+from jax import Array
 
 from mfpda import sampling, tempering
 from mfpda.errors import InputError
 from mfpda.kernels import KERNELS, MALA, Kernel
+from mfpda.potential import GibbsPotential
 from mfpda.schedules import positive, positive_count
 from mfpda.starts.protocol import Stats
 
@@ -35,6 +37,12 @@ class Temper:
             positive_count(self.moves, "moves")
         if isinstance(self.share, (int, float)) and not 0 < positive(self.share, "share") < 1:
             raise InputError("a share between 0 and 1", repr(self.share), "0.5 halves the sample at every temperature.")
+
+    def replicated(
+        self, key: Array, potential: GibbsPotential, particles: int, replicates: int
+    ) -> tuple[Array, tempering.TemperingStats]:
+        """Independent samples of exp(-V), first axis over them."""
+        return tempering.replicated(key, potential, particles, self.kernel, self.moves, self.share, replicates)
 
     def __call__(self, key, ensemble, old, new, kernel) -> tuple[sampling.Ensemble, Stats]:
         temper_key, begin_key = jax.random.split(key)
