@@ -27,7 +27,7 @@ from mfpda.keys import as_key
 from mfpda.outputs import predictions
 from mfpda.rules import DualAveraging
 from mfpda.schedules import positive
-from mfpda.starts import Temper
+from mfpda.starts import STARTS, Temper
 from mfpda.stein import SteinTest, stein_test
 
 COARSE = 0.2  # an excess of the Stein test that matters; "auto" step sizes aim at 0.05
@@ -197,7 +197,8 @@ def verdict(key: Array, fit: Fit, tolerance: float = 0.05, **certifying: Any) ->
     potential, model = fit.last_potential, fit.model
     stein = stein_test(stein_key, fit.thetas, potential)
     particles, replicates = judged.particles, judged.replicates
-    fresh = certificate.sampled(temper_key, potential, certifying.get("temper") or Temper(), replicates, particles)
+    temper = STARTS.resolve(certifying.get("temper") or Temper())
+    fresh = certificate.sampled(temper_key, potential, temper, replicates, particles)
     own = predictions(model, fit.thetas, potential.anchors)
     distance = float(jnp.sqrt(jnp.mean(jnp.square(own - fresh.mean))))
     tempered = isinstance(fit.start, Temper)  # its particles share ancestors, and are as noisy as one of the replicates

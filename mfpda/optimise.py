@@ -334,7 +334,7 @@ class _Run:
             return {}
         stats = self.rows[-1].stats
         shown = {"risk": f"{stats['risk']:.4g}", "step": f"{stats['step_size']:.2g}"}
-        certified = next((row.stats for row in reversed(self.rows) if "gap" in row.stats), None)
+        certified = next((row.stats for row in reversed(self.rows) if np.isfinite(row.stats.get("gap", np.nan))), None)
         if certified:
             shown["gap"] = f"{certified['gap']:.2g}+-{certified['gap_stderr']:.1g}"
         if is_adjusted(self.kernels[0]):

@@ -64,6 +64,7 @@ def test_kl_to_the_prior_in_fifty_dimensions():
         assert kl.stderr < 0.1 * shift
 
 
+@pytest.mark.slow
 def test_the_objective_of_a_run_agrees_with_quadrature():
     """tanh_squared near its optimum: L* is known, the particles' noise adds at most as much as shown."""
     ours = reference("tanh_squared")

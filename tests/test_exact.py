@@ -84,6 +84,7 @@ def test_primal_minus_dual_is_fenchel_young_plus_kl(name):
         assert step.dual_value <= problem.optimum.objective + 1e-9 <= step.objective + 2e-9
 
 
+@pytest.mark.slow
 def test_mini_batches_and_estimated_predictions_are_algorithm_four():
     """Random batches and 100,000 draws a step stay near the full-batch path, and a few draws do not."""
     problem = reference("tanh_squared")

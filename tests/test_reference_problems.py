@@ -57,6 +57,7 @@ def test_fresh_samples_agree_in_law_with_quadrature(tanh_squared):
         assert statistic(centre + 1.2 * (values - centre)) > bound  # a spread that is 20 % off is seen
 
 
+@pytest.mark.slow
 def test_pda_follows_exact_dual_averaging_at_the_same_step():
     """tanh_logistic, whose first exact steps are far from the optimum: like with like, after outer steps 2 and 3.
 
@@ -95,6 +96,7 @@ def test_pda_follows_exact_dual_averaging_at_the_same_step():
         assert (errors(*unmixed, exact[t - 1]) > bounds[t - 1]).all()
 
 
+@pytest.mark.slow
 def test_a_constrained_prior_reaches_the_optimum_of_its_own_space():
     """A bounded amplitude and a positive slope: predictions within 4 Monte Carlo errors plus ULA's 2 %."""
     x = np.linspace(-2, 2, 15)
@@ -118,11 +120,12 @@ def test_a_constrained_prior_reaches_the_optimum_of_its_own_space():
     assert abs(np.std(np.asarray(fit.particles["a"])) / spread - 1) < 4 / np.sqrt(2 * 4000) + 0.02
 
 
+UNDERDAMPED = pytest.param("underdamped", marks=pytest.mark.slow)
 ULA_TOO = pytest.param("ula", marks=pytest.mark.slow)  # a longer run of it is above
 FROZEN = pytest.param(Underdamped(integrator="frozen_force"), marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize("kernel", ["mala", "underdamped", ULA_TOO, FROZEN], ids=str)
+@pytest.mark.parametrize("kernel", ["mala", UNDERDAMPED, ULA_TOO, FROZEN], ids=str)
 def test_every_native_kernel_reaches_the_optimum_with_the_step_it_chooses(kernel):
     """Within 4 Monte Carlo standard errors plus 2 % (of the predictions' size), errors between 6 runs.
 

@@ -9,7 +9,10 @@ import pytest
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "tutorials").glob("*.ipynb"))
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+LONG = [pytest.param(path, marks=pytest.mark.slow) for path in NOTEBOOKS[1:]]  # a minute each
+
+
+@pytest.mark.parametrize("path", [NOTEBOOKS[0], *LONG], ids=lambda path: path.stem)
 @pytest.mark.filterwarnings("ignore")  # the notebook runs in a process of its own; these are its client's
 def test_it_runs(path, tmp_path):
     notebook = nbformat.read(path, as_version=4)
