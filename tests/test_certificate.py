@@ -445,8 +445,8 @@ def test_replicates_that_disagree_give_a_status_and_not_a_number():
     def h(theta, x):
         return jnp.where(x > 0, -jnp.mean(jnp.tanh(theta["w"]) ** 2), jnp.tanh(10 * theta["w"][0]))
 
-    sites = {"w": dist.Normal(0, 1).expand([30]).to_event(1)}
-    model = mfpda.Model.from_function(h, sites, losses.Squared(), 1e-3)
+    sites = {"w": dist.Normal(0, 1).expand([100]).to_event(1)}
+    model = mfpda.Model.from_function(h, sites, losses.Squared(), 1e-4)
     fit = mfpda.fit(
         jax.random.key(0), model, (np.array([1.0, -1.0]), np.zeros(2)), particles=20, outer_steps=1, inner_steps=1,
         progress=False,
