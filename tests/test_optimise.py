@@ -1,6 +1,7 @@
 """The outer loop: what it compiles, records, survives and repeats."""
 
 import _thread
+import signal
 import threading
 import warnings
 
@@ -215,11 +216,13 @@ def test_control_c_returns_the_fit_so_far_which_resumes(small):
             done.wait(3)
 
     thread = threading.Thread(target=interrupt)
+    earlier = signal.signal(signal.SIGINT, signal.default_int_handler)  # in a job of the background it is ignored
     thread.start()
     arguments = small.quick | {"outer_steps": 100_000}
     fit = mfpda.fit(jax.random.key(0), small.model, small.data, metrics={"mine": metric}, **arguments)
     done.set()
     thread.join()
+    signal.signal(signal.SIGINT, earlier)
     assert fit.status is Status.INTERRUPTED
     assert 0 <= fit.outer_steps < 100_000
     assert [row.outer_step for row in fit.rows] == list(range(1, fit.outer_steps + 1))
