@@ -27,7 +27,7 @@ from jax.scipy.special import logsumexp
 from mfpda import tempering
 from mfpda.data import Examples
 from mfpda.errors import CertificateStatus, InputError
-from mfpda.losses import CONVEX, seen_convex
+from mfpda.losses import CONVEX, seen_convex, weighted
 from mfpda.model import Model
 from mfpda.outputs import outputs_at, projections, stiffness
 from mfpda.potential import GibbsPotential
@@ -365,7 +365,7 @@ def _fenchel_young(problem: _Problem, z: Array) -> Array:
 
     def at(z):
         terms = model.loss.over_rows(model.loss.value, z, y) + conjugate - _inner(g, z)
-        return _weighted(weights, jnp.maximum(terms, 0))
+        return weighted(weights, jnp.maximum(terms, 0))
 
     return jax.vmap(at)(z)
 
@@ -374,9 +374,9 @@ def _fenchel_young(problem: _Problem, z: Array) -> Array:
 def _parts(problem: _Problem, z: Array) -> tuple[Array, Array, Array]:
     """The weighted means of the loss, of g . z and of the conjugate, at every row of z."""
     (loss, (_, y), weights, g), rows = (problem.model.loss, *problem[1:]), len(z)
-    losses = jax.vmap(lambda z: _weighted(weights, loss.over_rows(loss.value, z, y)))(z)
-    products = jax.vmap(lambda z: _weighted(weights, _inner(g, z)))(z)
-    return losses, products, jnp.full(rows, _weighted(weights, loss.over_rows(loss.conjugate, g, y)))
+    losses = jax.vmap(lambda z: weighted(weights, loss.over_rows(loss.value, z, y)))(z)
+    products = jax.vmap(lambda z: weighted(weights, _inner(g, z)))(z)
+    return losses, products, jnp.full(rows, weighted(weights, loss.over_rows(loss.conjugate, g, y)))
 
 
 @jax.jit
@@ -390,11 +390,6 @@ def _slope(problem: _Problem, z: Array) -> Array:
 def _along(problem: _Problem, direction: Array, thetas: Array) -> Array:
     """sum_i direction_i . h(theta, x_i) for every particle of every replicate."""
     return jax.lax.map(lambda each: projections(problem.model, each, problem.examples.x, direction), thetas)
-
-
-def _weighted(weights: Array, values: Array) -> Array:
-    """The sum of w_i value_i; an anchor of weight 0, a free place of a stream's buffer, may have any value."""
-    return jnp.sum(jnp.where(weights > 0, weights * values, 0))
 
 
 def _inner(g: Array, z: Array) -> Array:

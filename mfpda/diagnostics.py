@@ -20,11 +20,11 @@ from jax import Array
 from mfpda import arviz_data, certificate, sampling, tuning
 from mfpda.certificate import Certificate
 from mfpda.errors import CertificateStatus, InputError, Status
-from mfpda.fitted import Fit
+from mfpda.fitted import Fit, predict
 from mfpda.kernels import AUTO, GradientDescent
 from mfpda.kernels.protocol import is_adjusted
 from mfpda.keys import as_key
-from mfpda.outputs import predictions
+from mfpda.losses import weighted
 from mfpda.rules import DualAveraging
 from mfpda.schedules import positive
 from mfpda.starts import STARTS, Temper
@@ -199,15 +199,15 @@ def verdict(key: Array, fit: Fit, tolerance: float = 0.05, **certifying: Any) ->
     particles, replicates = judged.particles, judged.replicates
     temper = STARTS.resolve(certifying.get("temper") or Temper())
     fresh = certificate.sampled(temper_key, potential, temper, replicates, particles)
-    own = predictions(model, fit.thetas, potential.anchors)
+    own = predict(model, fit.thetas, potential.anchors)
     distance = float(jnp.sqrt(jnp.mean(jnp.square(own - fresh.mean))))
     tempered = isinstance(fit.start, Temper)  # its particles share ancestors, and are as noisy as one of the replicates
     own_noise = (fresh.between * particles if tempered else fresh.within) / len(fit.thetas)
     noise = float(jnp.sqrt(jnp.mean(own_noise + fresh.between / replicates)))
 
-    prior = predictions(model, sampling.draw_prior(prior_key, particles, potential), fit.examples.x)
+    prior = predict(model, sampling.draw_prior(prior_key, particles, potential), fit.examples.x)
     losses = model.loss.over_rows(model.loss.value, prior, fit.examples.y)
-    to_win = float(jnp.sum(jnp.where(fit.weights > 0, fit.weights * losses, 0))) - judged.dual_value
+    to_win = float(weighted(fit.weights, losses)) - judged.dual_value
     share, gap_share = ((number / to_win if to_win > 0 else np.inf) for number in (judged.upper, judged.gap))
     stiffness = max([judged.stiffness, *(row.stats["stiffness"] for row in fit.rows[-1:])])
 

@@ -18,12 +18,14 @@ from scipy.special import digamma, gammaln
 
 from mfpda.errors import HighDimensionWarning, InputError
 from mfpda.keys import as_key
+from mfpda.losses import weighted
 from mfpda.model import Model
 from mfpda.outputs import projections
 from mfpda.potential import GibbsPotential
 from mfpda.rules.protocol import over_outputs
 from mfpda.schedules import positive, positive_count
 from mfpda.starts import Temper
+from mfpda.tempering import FEWEST_TEMPERED
 
 MOST_DIMENSIONS = 5  # for nearest neighbours
 REPLICATES = 8  # for tempering, between which its error is measured
@@ -88,7 +90,9 @@ def _entropy_terms(points: Any, k: int) -> tuple[np.ndarray, np.ndarray]:
     return digamma(count) - digamma(k) + log_ball + p * np.log(reach), which
 
 
-def kl_to_prior(key: Array, potential: GibbsPotential, particles: int = 1000, temper: Temper = Temper()) -> Estimate:
+def kl_to_prior(
+    key: Array, potential: GibbsPotential, particles: int = FEWEST_TEMPERED, temper: Temper = Temper()
+) -> Estimate:
     """KL(q || p0) of the Gibbs density q = exp(-V) / Z, from replicates tempered from the prior.
 
     KL = E_q[-V - log p0] - log Z. The error is the one between replicates.
@@ -106,8 +110,7 @@ def objective(key: Array, fit: Any, k: int = 10) -> Objective:
     """
     thetas, model, (x, y) = fit.thetas, fit.model, fit.examples
     temperature, z = float(model.temperature), fit.predict(x)
-    values = model.loss.over_rows(model.loss.value, z, y)
-    risk = float(jnp.sum(jnp.where(fit.weights > 0, fit.weights * values, 0)))
+    risk = float(weighted(fit.weights, model.loss.over_rows(model.loss.value, z, y)))
     slope = over_outputs(fit.weights, z) * model.loss.over_rows(model.loss.derivative, z, y)
     linear = np.asarray(
         projections(model, thetas, x, slope), float
@@ -118,7 +121,7 @@ def objective(key: Array, fit: Any, k: int = 10) -> Objective:
         spread = np.std(linear[which] + temperature * each, ddof=1) / math.sqrt(len(each))
         kl, method = float(each.mean()), "nearest neighbours"
     else:
-        tempered = kl_to_prior(key, fit.last_potential, max(len(thetas), 1000))
+        tempered = kl_to_prior(key, fit.last_potential, max(len(thetas), FEWEST_TEMPERED))
         spread = math.hypot(np.std(linear, ddof=1) / math.sqrt(len(linear)), temperature * tempered.stderr)
         kl, method = tempered.value, "tempering"
     return Objective(risk + temperature * kl, float(spread), risk, kl, method)

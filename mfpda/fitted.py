@@ -27,8 +27,8 @@ from mfpda.rules import RULES, Coefficients, Dual, Rule
 from mfpda.rules.protocol import over_outputs
 from mfpda.schedules import positive_count
 from mfpda.starts import STARTS, Start, Temper
+from mfpda.tempering import FEWEST_TEMPERED
 
-FEWEST_TEMPERED = 1000  # few particles cannot tell when a step in temperature is too long
 SETTLING_PARTICLES, SETTLING_STEPS = 64, 100  # what fit.trace tunes an "auto" step size on
 
 

@@ -252,6 +252,11 @@ def as_loss(loss: Loss | Callable[[Array, Any], Array]) -> Loss:
     )
 
 
+def weighted(weights: Array, values: Array) -> Array:
+    """The sum of w_i value_i over examples; one of weight 0, a free place of a stream's buffer, may have any value."""
+    return jnp.sum(jnp.where(weights > 0, weights * values, 0))
+
+
 def seen_convex(loss: Loss, y: Any, outputs: Shape, reach: float = 10.0) -> bool:
     """Whether l(., y) was convex wherever tried: along fixed directions up to |z| = reach, for a few labels."""
     size = int(np.prod(outputs))

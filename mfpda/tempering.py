@@ -21,6 +21,7 @@ from mfpda.kernels import Kernel
 from mfpda.kernels.protocol import is_adjusted
 from mfpda.potential import GibbsPotential
 
+FEWEST_TEMPERED = 1000  # by default: few particles cannot tell when a step in temperature is too long
 MOST_TEMPERATURES = 1000  # then the rest is one jump, and the effective sample size says how large it was
 BISECTIONS = 40
 
