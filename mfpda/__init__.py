@@ -39,6 +39,7 @@ from mfpda.loading import load as load
 from mfpda.model import Model as Model
 from mfpda.optimise import fit as fit
 from mfpda.potential import GibbsPotential as GibbsPotential
+from mfpda.registry import plug as plug
 from mfpda.rules import DualAveraging as DualAveraging
 from mfpda.rules import Latest as Latest
 from mfpda.starts import Resample as Resample

@@ -1,12 +1,40 @@
-"""Names for plugs: tables of kernels, rules and starts, which drive fit, the command line and the tests."""
+"""Plugs: how a class becomes one, and the tables of kernels, rules and starts by name, which drive fit, the command
+line and the tests."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
+import jax
 import numpy as np
 
 from mfpda.errors import InputError, listed, nearest
+
+Plug = TypeVar("Plug", bound=type)
+
+
+def plug(cls: Plug) -> Plug:
+    """A frozen dataclass as a pytree: its fields are leaves, so their numbers can change without compiling again, but
+    for those whose metadata says ``{"static": True}``.
+
+    JAX's own ``register_dataclass`` lets the structures of two classes with the same fields compare equal (0.10 to
+    0.12), so that now and then, when their hashes meet, the program compiled for one kernel runs in place of another's.
+    """
+    static = [field.name for field in dataclasses.fields(cls) if field.metadata.get("static")]
+    leaves = [field.name for field in dataclasses.fields(cls) if field.name not in static]
+
+    def flattened(self):
+        keyed = [(jax.tree_util.GetAttrKey(name), getattr(self, name)) for name in leaves]
+        return keyed, tuple(getattr(self, name) for name in static)
+
+    def unflattened(settings, values):
+        self: Any = object.__new__(cls)
+        for name, value in zip([*static, *leaves], [*settings, *values], strict=True):
+            object.__setattr__(self, name, value)
+        return self
+
+    jax.tree_util.register_pytree_with_keys(cls, flattened, unflattened)
+    return cls
 
 
 class Registry(dict[str, Callable[..., Any]]):

@@ -47,7 +47,7 @@ def plan(kernel: Kernel, outer_steps: int) -> list[Kernel]:
 def check_pytree(plug: Any) -> None:
     """Refuse a plug that cannot enter a compiled step as an argument."""
     if jax.tree_util.all_leaves([plug]):
-        advice = "Put @jax.tree_util.register_dataclass above @dataclass(frozen=True)."
+        advice = "Put @mfpda.plug above @dataclass(frozen=True)."
         raise InputError("plugs that are registered as pytrees", f"{type(plug).__name__}, which is not", advice)
 
 

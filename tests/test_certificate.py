@@ -116,7 +116,7 @@ def test_a_dropped_1_over_n_is_seen(monkeypatch):
     assert certificate.gap > 10 * closed_form(fit)["gap"]
 
 
-@jax.tree_util.register_dataclass
+@mfpda.plug
 @dataclass(frozen=True)
 class AlwaysAccepts:
     """MALA's proposal without its accept step, which says that it is adjusted."""

@@ -115,7 +115,7 @@ def test_a_loaded_fit_predicts_samples_and_goes_on_as_the_original(case, small, 
 def test_a_kernel_of_ones_own_is_given_when_loading(small, tmp_path):
     import dataclasses
 
-    @jax.tree_util.register_dataclass
+    @mfpda.plug
     @dataclasses.dataclass(frozen=True)
     class Mine(mfpda.ULA):
         pass

@@ -9,9 +9,10 @@ from jax import Array
 
 from mfpda.kernels.protocol import AUTO, KernelInfo, Position, number_or_auto, stay_finite
 from mfpda.potential import GibbsPotential
+from mfpda.registry import plug
 
 
-@jax.tree_util.register_dataclass
+@plug
 @dataclass(frozen=True)
 class GradientDescent:
     """theta <- theta - eta grad V(theta): no noise, hence no entropy. A baseline, not a sampler.

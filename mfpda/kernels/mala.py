@@ -9,9 +9,10 @@ from jax import Array
 
 from mfpda.kernels.protocol import AUTO, Evaluated, KernelInfo, metropolis, number_or_auto
 from mfpda.potential import GibbsPotential
+from mfpda.registry import plug
 
 
-@jax.tree_util.register_dataclass
+@plug
 @dataclass(frozen=True)
 class MALA:
     """A step of unadjusted Langevin as a proposal, accepted or rejected so that exp(-V) stays invariant.

@@ -57,7 +57,7 @@ class Kernel(Protocol):
     >>> from dataclasses import dataclass
     >>> from typing import Any, ClassVar
     >>> from mfpda.kernels import AUTO, Kernel, KernelInfo, Position
-    >>> @jax.tree_util.register_dataclass
+    >>> @mfpda.plug
     ... @dataclass(frozen=True)
     ... class RandomWalk:
     ...     step_size: Any = AUTO

@@ -9,9 +9,10 @@ from jax import Array
 
 from mfpda.kernels.protocol import AUTO, KernelInfo, Position, number_or_auto, stay_finite
 from mfpda.potential import GibbsPotential
+from mfpda.registry import plug
 
 
-@jax.tree_util.register_dataclass
+@plug
 @dataclass(frozen=True)
 class ULA:
     """Unadjusted Langevin, the paper's inner loop (Section 2.3): with step size eta and xi ~ N(0, I),

@@ -12,6 +12,7 @@ from jax import Array
 from mfpda.errors import InputError, listed
 from mfpda.kernels.protocol import AUTO, Auto, KernelInfo, number_or_auto, stay_finite
 from mfpda.potential import GibbsPotential
+from mfpda.registry import plug
 
 INTEGRATORS = ("baoab", "frozen_force")
 
@@ -23,7 +24,7 @@ class PhasePoint(NamedTuple):
     velocity: Array
 
 
-@jax.tree_util.register_dataclass
+@plug
 @dataclass(frozen=True)
 class Underdamped:
     """dtheta = v dt,  dv = -grad V dt - g v dt + sqrt(2 g) dW, with friction g, in steps of h = ``step_size``.

@@ -10,11 +10,12 @@ from mfpda import sampling, tempering
 from mfpda.errors import InputError
 from mfpda.kernels import KERNELS, MALA, Kernel
 from mfpda.potential import GibbsPotential
+from mfpda.registry import plug
 from mfpda.schedules import positive, positive_count
 from mfpda.starts.protocol import Stats
 
 
-@jax.tree_util.register_dataclass
+@plug
 @dataclass(frozen=True)
 class Temper:
     """Anneal M fresh draws of the prior to the new Gibbs potential (see ``mfpda.tempering``).

@@ -1,6 +1,7 @@
 """What every registered kernel must do, and the one that the protocol's docstring declares."""
 
 import doctest
+import itertools
 
 import jax
 import numpy as np
@@ -63,6 +64,14 @@ def test_auto_step_size_runs_and_does_not_diverge(name):
     if getattr(kernel, "adjusted", False):
         longest = hasattr(kernel, "longest_step") and np.isfinite(kernel.longest_step(1.0))  # then it may accept more
         assert -0.1 < last["acceptance_rate"] - kernel.target_acceptance < (0.3 if longest else 0.1)
+
+
+@pytest.mark.parametrize("step_size", ["auto", 0.1])
+def test_no_two_kernels_share_a_compiled_program(step_size):
+    """JAX takes arguments of equal structure for the same kernel when their hashes meet."""
+    structures = [jax.tree.structure(make(step_size=step_size)) for make in KERNELS.values()]
+    for first, second in itertools.combinations(structures, 2):
+        assert first != second
 
 
 @pytest.mark.parametrize("wrong", [0.0, -0.1, float("nan"), float("inf"), "big"])

@@ -80,25 +80,25 @@ class Broken(MALA):
     drift_sign, proposal_ratio, accepts = -1, True, True
 
 
-@jax.tree_util.register_dataclass
+@mfpda.plug
 @dataclasses.dataclass(frozen=True)
 class NothingWrong(Broken):
     step_size: float = 0.8
 
 
-@jax.tree_util.register_dataclass
+@mfpda.plug
 @dataclasses.dataclass(frozen=True)
 class AcceptsEverything(NothingWrong):
     accepts = False
 
 
-@jax.tree_util.register_dataclass
+@mfpda.plug
 @dataclasses.dataclass(frozen=True)
 class WrongProposalRatio(NothingWrong):
     proposal_ratio = False
 
 
-@jax.tree_util.register_dataclass
+@mfpda.plug
 @dataclasses.dataclass(frozen=True)
 class SignError(NothingWrong):
     drift_sign = 1
