@@ -13,6 +13,7 @@ from mfpda import plots as plots
 from mfpda import rules as rules
 from mfpda import schedules as schedules
 from mfpda import starts as starts
+from mfpda import studies as studies
 from mfpda import theory as theory
 from mfpda.certificate import Certificate as Certificate
 from mfpda.data import Stream as Stream

@@ -1,22 +1,21 @@
-"""The command line, thin over the library: ``mfpda run FILE``, ``mfpda certify RUN.nc``, ``mfpda summary RUN.nc`` and
-``mfpda kernels``."""
+"""The command line, thin over the library: ``mfpda run FILE``, ``mfpda certify RUN.nc``, ``mfpda summary RUN.nc``,
+``mfpda study FILE`` and ``mfpda kernels``."""
 
 import argparse
 import dataclasses
 import importlib.metadata
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import jax
 
-from mfpda import plots, schedules, storage
+from mfpda import plots, schedules, storage, studies
 from mfpda.diagnostics import summary, verdict
 from mfpda.errors import InputError, RunError
-from mfpda.fitted import Fit
 from mfpda.history import Record
 from mfpda.kernels import KERNELS
 from mfpda.kernels.protocol import is_adjusted
@@ -27,6 +26,8 @@ from mfpda.rules import RULES
 from mfpda.starts import STARTS
 
 MODEL_FILE = "model_file"  # the attribute of a saved run that says where its model is declared
+MODEL = "model", "data"  # what a file of a model defines
+STUDY = "study", "claims", "figure"
 PYTHON_NAMES = ("mfpda.MALA(step_size=0.01)", "mfpda.FromBlackJAX(blackjax.hmc, num_integration_steps=5)")
 
 
@@ -44,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
     """Fit the model of a file, print its summary, and write what was asked for, also of a run that failed."""
     for path in filter(None, (options.out, options.figure)):
         storage.check_writable(path)
-    module = _module(options.file)
+    module = _module(options.file, *MODEL)
     settings = dict(getattr(module, "settings", {}))
     arguments = {"progress": not options.quiet} | settings | _overrides(options, settings) | {"throw": True}
     if options.quiet:
@@ -66,7 +67,10 @@ def run(options: argparse.Namespace) -> int:
     if options.figure and not result.rows:
         print(f"not drawn: {options.figure}, no outer step was finished")
     elif options.figure:
-        _figure(module, result, options.figure)
+        _drawn(
+            lambda: module.figure(result) if hasattr(module, "figure") else plots.stat(result.idata).figure,
+            options.figure,
+        )
         print(f"drawn {options.figure}")
     return int(failed)
 
@@ -82,8 +86,23 @@ def certify(options: argparse.Namespace) -> int:
     if path is None:
         advice = f"The model is code and is not in the file: mfpda certify {options.file} --model FILE.py."
         raise InputError("the Python file of the model", "none named in the run", advice)
-    found = verdict(jax.random.key(options.key), load(options.file, _module(path).model))
+    found = verdict(jax.random.key(options.key), load(options.file, _module(path, *MODEL).model))
     print(found.certificate, found, sep="\n\n")
+    return 0
+
+
+def study(options: argparse.Namespace) -> int:
+    """Make the runs behind a figure: the data set, the figure, and whether what was claimed holds."""
+    module, folder = _module(options.file, *STUDY), Path(options.out)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{Path(options.file).stem}.nc"
+    storage.check_writable(path)
+    dataset = studies.run(module, options.quick)
+    storage.write_dataset(dataset, path)
+    _drawn(lambda: module.figure(dataset), path.with_suffix(".png"))
+    verdict = "\n".join(map(str, module.claims(dataset)))
+    path.with_suffix(".txt").write_text(verdict + "\n")
+    print(verdict, f"saved {path}, .png and .txt after {dataset.attrs['seconds']:.0f} s", sep="\n\n")
     return 0
 
 
@@ -145,6 +164,12 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(command=summarise)
     command.add_argument("file", metavar="RUN.nc")
 
+    command = commands.add_parser("study", help="make the runs behind a figure", description=study.__doc__)
+    command.set_defaults(command=study)
+    command.add_argument("file", help="a Python file with study(quick), claims(dataset) and figure(dataset)")
+    command.add_argument("--quick", action="store_true", help="a small version, to see that it works")
+    command.add_argument("--out", metavar="DIR", default=".", help="folder for NAME.nc, NAME.png, NAME.txt (default .)")
+
     command = commands.add_parser("kernels", help="list the kernels", description=list_kernels.__doc__)
     command.set_defaults(command=list_kernels)
     return parser
@@ -187,28 +212,31 @@ def _whole(text: str, name: str) -> int:
         raise InputError(f"a whole number as {name}, or none", repr(text), "Give 50, say.") from None
 
 
-def _module(path: str) -> ModuleType:
-    """The model file as a module, refused unless it defines what a run needs."""
+def _module(path: str, *needed: str) -> ModuleType:
+    """A file as a module, refused unless it defines what is needed; it may import its neighbours, as a script may."""
     file = Path(path)
     if not file.is_file():
-        raise InputError("a Python file with a model", f"no file at {path!r}", "See models/ for examples.")
-    spec = importlib.util.spec_from_file_location(f"mfpda_model_{file.stem}", file)
+        raise InputError("a Python file", f"no file at {path!r}", "See models/ for examples.")
+    spec = importlib.util.spec_from_file_location(f"mfpda_file.{file.stem}", file)
     if spec is None or spec.loader is None:
-        raise InputError("a Python file with a model", repr(path), "Its name should end in .py.")
+        raise InputError("a Python file", repr(path), "Its name should end in .py.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    missing = [name for name in ("model", "data") if not hasattr(module, name)]
+    sys.path.insert(0, str(file.parent.resolve()))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.pop(0)
+    missing = [name for name in needed if not hasattr(module, name)]
     if missing:
-        raise InputError(
-            "a file that defines `model` and `data(key)`", f"no {' and no '.join(missing)}", "See models/circles.py."
-        )
+        wanted = " and ".join(f"`{name}`" for name in needed)
+        advice = "See models/circles.py for a model, models/paper/convergence.py for a study."
+        raise InputError(f"a file that defines {wanted}", f"no {' and no '.join(missing)}", advice)
     return module
 
 
-def _figure(module: ModuleType, result: Fit, path: str) -> None:
+def _drawn(figure: Callable[[], Any], path: str | Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
-    figure = module.figure(result) if hasattr(module, "figure") else plots.stat(result.idata).figure
-    figure.savefig(path, dpi=150)
+    figure().savefig(path, dpi=150)

@@ -61,6 +61,23 @@ def stat(inference_data: Any, name: str = "risk", ax: Any = None) -> Any:
     return ax
 
 
+def band(values: Any, ax: Any = None, label: str | None = None, over: str = "seed", **style: Any) -> Any:
+    """The mean over seeds against the one other dimension of a DataArray, with a band of one standard error."""
+    import matplotlib.pyplot as plt
+
+    others = [dim for dim in values.dims if dim != over]
+    if over not in values.dims or len(others) != 1:
+        found, advice = f"dimensions {listed(map(str, values.dims))}", "Select values of the others: values.sel(...)."
+        raise InputError(f"a DataArray over {over!r} and one other dimension", found, advice)
+    ax = ax or plt.subplots(figsize=(5.5, 4), layout="constrained")[1]
+    (dim,) = others
+    values = values.dropna(dim, how="all")
+    mean, error = values.mean(over), values.std(over, ddof=1) / np.sqrt(values.count(over))
+    (line,) = ax.plot(values[dim], mean, label=label, **style)
+    ax.fill_between(values[dim], mean - error, mean + error, color=line.get_color(), alpha=0.25, linewidth=0)
+    return ax
+
+
 def gap(inference_data: Any, ax: Any = None) -> Any:
     """The certified gap against the outer step on log-log axes, with guides proportional to 1/t and 1/t^2.
 

@@ -40,6 +40,12 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         )
 
 
+def write_dataset(dataset: xr.Dataset, path: str | os.PathLike[str]) -> None:
+    """One data set as netCDF, compressed."""
+    packed = {name: {"zlib": True, "complevel": 6} for name, values in dataset.items() if values.dtype.kind in "fiub"}
+    dataset.to_netcdf(path, engine="h5netcdf", encoding=packed)
+
+
 def read(path: str | os.PathLike[str]) -> xr.DataTree:
     """The tree in a file that ``write`` made, whole and in memory."""
     advice = "Give a file that Fit.save or `mfpda run --out` wrote."

@@ -38,6 +38,7 @@ ROOMS = [
     "features",
     "diagnostics",
     "plots",
+    "studies",
     "cli",
     "__main__",
 ]
