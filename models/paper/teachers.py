@@ -13,7 +13,7 @@ import mfpda
 
 
 def student(dimensions, lambda1, lambda2, power=2.0, scale=1.0, loss=mfpda.losses.Squared(), init=None):
-    """h(theta, x) = scale tanh(w . x + b), under the paper's penalty; ``init`` is q1 of every parameter, where given."""
+    """h(theta, x) = scale tanh(w . x + b), under the paper's penalty; ``init`` is q1 of each parameter."""
     prior, temperature = mfpda.penalty(lambda1, lambda2, power)
 
     def neuron(x):
