@@ -94,7 +94,10 @@ def certify(options: argparse.Namespace) -> int:
 def study(options: argparse.Namespace) -> int:
     """Make the runs behind a figure: the data set, the figure, and whether what was claimed holds."""
     module, folder = _module(options.file, *STUDY), Path(options.out)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError("a folder to write to", f"{options.out!r}: {error.strerror}", "Give another --out.") from None
     path = folder / f"{Path(options.file).stem}.nc"
     storage.check_writable(path)
     dataset = studies.run(module, options.quick)

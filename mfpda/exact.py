@@ -27,6 +27,7 @@ from scipy.special import logsumexp
 from mfpda.data import DataSet, check_examples
 from mfpda.errors import InputError
 from mfpda.model import Model
+from mfpda.potential import GibbsPotential
 from mfpda.rules import DualAveraging, Problem, Rule
 
 EDGE_MASS = 1e-6  # more than this on the outermost nodes means that the grid cuts the density off
@@ -127,6 +128,12 @@ class Quadrature:
     def temperature(self) -> float:
         return float(self.model.temperature)
 
+    def law_of(self, potential: GibbsPotential) -> Law:
+        """exp(-V) of a potential of this model, whose anchors may be others than the data of the grid."""
+        energy = np.asarray(_energies(potential, jnp.asarray(self.thetas, float)), float)
+        # V includes the prior's density, and log_prior its mass on a node: the nodes are equally spaced
+        return self._held(_law(-energy, self.log_prior)[0])
+
     def gibbs(self, coefficients: np.ndarray, gamma: float = 1.0) -> tuple[Law, float]:
         """q proportional to exp(-gamma [ sum_i c_i . h(., x_i) / T - log p0 ]), and log E_p0 exp(-sum_i c_i . h / T)
         at gamma = 1.
@@ -134,22 +141,21 @@ class Quadrature:
         At gamma < 1 p0 is raised to gamma too, as a density in unconstrained space.
         """
         law, log_normaliser = self._gibbs(coefficients, gamma)
+        return self._held(law), log_normaliser
+
+    def _held(self, law: Law) -> Law:
+        """The law, refused where the grid cuts it off."""
         if law.probability[self.edge].sum() > EDGE_MASS:
             raise InputError(
                 "a grid that holds the whole Gibbs density",
                 f"mass {law.probability[self.edge].sum():.2g} on its edge",
                 "Widen bounds (and raise points to keep the spacing).",
             )
-        return law, log_normaliser
+        return law
 
     def _gibbs(self, coefficients: np.ndarray, gamma: float = 1.0) -> tuple[Law, float]:
         energy = self.outputs.reshape(len(self.thetas), -1) @ np.ravel(coefficients) / self.temperature
-        log_mass = gamma * (self.log_prior - energy)
-        log_normaliser = logsumexp(log_mass)
-        log_q = log_mass - log_normaliser
-        inside = np.isfinite(self.log_prior)
-        log_ratio = np.where(inside, log_q - np.where(inside, self.log_prior, 0.0), 0.0)
-        return Law(np.exp(log_q), log_ratio), float(log_normaliser)
+        return _law(gamma * (self.log_prior - energy), self.log_prior)
 
     def predictions(self, law: Law) -> np.ndarray:
         """z_i = E_q h(theta, x_i)."""
@@ -291,6 +297,20 @@ class Quadrature:
     def _rows(self, method: Any, z: np.ndarray) -> np.ndarray:
         with jax.enable_x64(True):
             return np.asarray(self.model.loss.over_rows(method, jnp.asarray(z), self.y))
+
+
+def _law(log_mass: np.ndarray, log_prior: np.ndarray) -> tuple[Law, float]:
+    """The law whose nodes have masses in these proportions, and the logarithm of their sum."""
+    log_normaliser = logsumexp(log_mass)
+    log_q = log_mass - log_normaliser
+    inside = np.isfinite(log_prior)
+    log_ratio = np.where(inside, log_q - np.where(inside, log_prior, 0.0), 0.0)
+    return Law(np.exp(log_q), log_ratio), float(log_normaliser)
+
+
+@jax.jit
+def _energies(potential: GibbsPotential, thetas: Array) -> Array:
+    return jax.lax.map(potential, thetas, batch_size=1000)
 
 
 def _minimised(function: Any, start: np.ndarray, box: np.ndarray | None = None) -> np.ndarray:

@@ -180,3 +180,16 @@ def test_a_constrained_prior_has_the_optimum_of_its_own_space():
     result = scipy.optimize.minimize(negative_dual, np.zeros(len(x)), jac=True, method="BFGS", options={"gtol": 1e-10})
     assert abs(best.objective + result.fun) < 1e-7
     np.testing.assert_allclose(best.dual, result.x, atol=1e-5)
+
+
+def test_the_law_of_a_potential_with_anchors_of_its_own(small):
+    """The Gibbs density of a run, on a grid made with other data: by hand, from H at the run's anchors."""
+    fit = mfpda.fit(jax.random.key(0), small.model, small.data, **small.quick)
+    potential, other = fit.last_potential, (small.x[::4] + 0.1, np.zeros(10))
+    found = Quadrature.of(small.model, other, (-12, 12), points=81).law_of(potential)
+    own = Quadrature.of(small.model, small.data, (-12, 12), points=81)
+    by_hand, _ = own.gibbs(np.asarray(potential.coefficients), float(potential.gamma))
+    np.testing.assert_allclose(found.probability, by_hand.probability, atol=1e-4 * by_hand.probability.max())
+    likely = by_hand.probability > 1e-6
+    np.testing.assert_allclose(found.log_ratio[likely], by_hand.log_ratio[likely], atol=1e-3)
+    assert 0.5 * np.abs(by_hand.probability - np.exp(own.log_prior)).sum() > 0.1  # the data say something
