@@ -18,7 +18,7 @@ class GradientDescent:
     """theta <- theta - eta grad V(theta): no noise, hence no entropy. A baseline, not a sampler.
 
     T grad V is the gradient of the penalised risk, c . dh + penalty', so a learning rate r of (stochastic) gradient
-    descent on it is eta = r / T. With ``rule="latest"``, one inner step and mini-batches this is SGD.
+    descent on it is eta = r T. With ``rule="latest"``, one inner step and mini-batches this is SGD.
     """
 
     step_size: Any = AUTO
