@@ -27,9 +27,12 @@ def names(model: Model, x: Any) -> dict[str, Any]:
 
 def values(model: Model, thetas: Array, examples: Examples) -> dict[str, Array]:
     """Outputs, prior densities and losses of the first few particles at the first few examples."""
-    thetas, x = thetas[:FEW], examples.x[:FEW]
+    return _values(model, thetas[:FEW], examples.x[:FEW], None if examples.y is None else examples.y[:FEW])
+
+
+@jax.jit
+def _values(model: Model, thetas: Array, x: Array, y: Any) -> dict[str, Array]:
     outputs = outputs_at(model, thetas, x)
-    y = None if examples.y is None else examples.y[:FEW]
     return {
         "h(theta, x)": outputs,
         "log p0(theta)": jax.vmap(model.log_prior, in_axes=(0, None))(thetas, x[0]),
