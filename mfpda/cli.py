@@ -98,14 +98,19 @@ def study(options: argparse.Namespace) -> int:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError("a folder to write to", f"{options.out!r}: {error.strerror}", "Give another --out.") from None
-    path = folder / f"{Path(options.file).stem}.nc"
+    path = folder / f"{Path(options.file).stem}{'_quick' if options.quick else ''}.nc"
     storage.check_writable(path)
-    dataset = studies.run(module, options.quick)
+    try:
+        dataset = studies.run(module, options.quick, folder)
+    except KeyboardInterrupt:
+        print("mfpda: stopped. The same command goes on from the runs that were finished.", file=sys.stderr)
+        return 1
     storage.write_dataset(dataset, path)
-    _drawn(lambda: module.figure(dataset), path.with_suffix(".png"))
     verdict = "\n".join(map(str, module.claims(dataset)))
     path.with_suffix(".txt").write_text(verdict + "\n")
-    print(verdict, f"saved {path}, .png and .txt after {dataset.attrs['seconds']:.0f} s", sep="\n\n")
+    print(verdict, end="\n\n")
+    _drawn(lambda: module.figure(dataset), path.with_suffix(".png"))
+    print(f"saved {path}, .png and .txt after {dataset.attrs['seconds']:.0f} s")
     return 0
 
 
@@ -171,7 +176,7 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(command=study)
     command.add_argument("file", help="a Python file with study(quick), claims(dataset) and figure(dataset)")
     command.add_argument("--quick", action="store_true", help="a small version, to see that it works")
-    command.add_argument("--out", metavar="DIR", default=".", help="folder for NAME.nc, NAME.png, NAME.txt (default .)")
+    command.add_argument("--out", metavar="DIR", default=".", help="folder for NAME.nc, .png and .txt (default .)")
 
     command = commands.add_parser("kernels", help="list the kernels", description=list_kernels.__doc__)
     command.set_defaults(command=list_kernels)
@@ -225,11 +230,15 @@ def _module(path: str, *needed: str) -> ModuleType:
         raise InputError("a Python file", repr(path), "Its name should end in .py.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    sys.path.insert(0, str(file.parent.resolve()))
+    folder = str(file.parent.resolve())
+    sys.path.insert(0, folder)
     try:
         spec.loader.exec_module(module)
+    except ModuleNotFoundError as error:
+        advice = 'Install it; pip install "mfpda[models,mnist]" brings what the files in models/ import.'
+        raise InputError(f"the library {error.name!r}, which {path} imports", "none", advice) from error
     finally:
-        sys.path.pop(0)
+        sys.path.remove(folder)
     missing = [name for name in needed if not hasattr(module, name)]
     if missing:
         wanted = " and ".join(f"`{name}`" for name in needed)

@@ -1,7 +1,9 @@
 """Files of runs: netCDF that ArviZ reads, put in place whole, with what a run needs to go on in a group of its own."""
 
+import contextlib
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,17 @@ FORMAT = 1
 
 def write(path: str | os.PathLike[str], tree: xr.DataTree) -> None:
     """The tree as netCDF, in one piece: a reader sees the old file or the new one."""
-    path = Path(path)
     check_writable(path)
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    try:
+    with _in_one_piece(path) as unfinished:
         tree.to_netcdf(unfinished, engine="h5netcdf")
+
+
+@contextlib.contextmanager
+def _in_one_piece(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A name to write to, put in place of the path when all went well."""
+    unfinished = Path(path).with_name(f".{Path(path).name}.unfinished")
+    try:
+        yield unfinished
         os.replace(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)
@@ -41,9 +49,10 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 
 
 def write_dataset(dataset: xr.Dataset, path: str | os.PathLike[str]) -> None:
-    """One data set as netCDF, compressed."""
+    """One data set as netCDF, compressed, in one piece."""
     packed = {name: {"zlib": True, "complevel": 6} for name, values in dataset.items() if values.dtype.kind in "fiub"}
-    dataset.to_netcdf(path, engine="h5netcdf", encoding=packed)
+    with _in_one_piece(path) as unfinished:
+        dataset.to_netcdf(unfinished, engine="h5netcdf", encoding=packed)
 
 
 def read(path: str | os.PathLike[str]) -> xr.DataTree:

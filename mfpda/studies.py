@@ -3,21 +3,37 @@
 study(quick) -> xarray.Dataset      every run, with a dimension "seed" to take errors over
 claims(dataset) -> [Claim, ...]     what was to be shown, whether it holds, and the numbers
 figure(dataset)                     the matplotlib figure
+
+A study that is interrupted, killed or fails keeps its finished runs, and goes on from them when it is started again.
 """
 
+import contextlib
+import hashlib
+import importlib.metadata
 import itertools
 import math
+import platform
+import shutil
+import signal
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.stats
 import xarray as xr
 from tqdm import tqdm
 
-from mfpda.errors import InputError
+from mfpda import storage
+from mfpda.errors import InputError, listed
 from mfpda.fitted import versions
+
+LEVEL = 0.975  # of a claim that something is above or below something else
+_kept: ContextVar[Iterator[Path] | None] = ContextVar("kept", default=None)  # a folder for each sweep of a study
 
 
 class Claim(NamedTuple):
@@ -44,34 +60,78 @@ class Estimate(NamedTuple):
 
     mean: float
     error: float
+    count: int
 
     @classmethod
-    def of(cls, values: Any) -> "Estimate":
-        values = np.ravel(np.asarray(values, float))
-        error = float(np.std(values, ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-        return cls(float(np.mean(values)), error)
+    def of(cls, values: Any, test_share: float = 0.0) -> "Estimate":
+        """The mean of one number per seed.
+
+        Where seeds are random splits of one set of examples, they are not independent: give the number of examples to
+        test over that to train as ``test_share``, and the error is sqrt(1/seeds + test_share) standard deviations
+        (Nadeau and Bengio 2003) and not sqrt(1/seeds).
+        """
+        if getattr(values, "ndim", 1) != 1:
+            found = f"dimensions {listed(map(str, getattr(values, 'dims', values.shape)))}"
+            raise InputError("one number per seed", found, "Select values of the other dimensions first.")
+        values = np.asarray(values, float)
+        spread = float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
+        return cls(float(np.mean(values)), spread * math.sqrt(1 / len(values) + test_share), len(values))
+
+    def above(self, value: float) -> bool:
+        """Whether the mean is above a value, at level 0.975 by Student's quantile."""
+        return self.mean - value > float(scipy.stats.t.ppf(LEVEL, max(self.count - 1, 1))) * self.error
+
+    def below(self, value: float) -> bool:
+        return (-self).above(-value)
+
+    def __neg__(self) -> "Estimate":
+        return self._replace(mean=-self.mean)
 
     def __repr__(self) -> str:
         return f"{self.mean:.3g} +- {self.error:.2g}"
+
+
+def lower(text: str, smaller: Any, larger: Any, test_share: float = 0.0) -> Claim:
+    """The claim that one number is below another, judged by their difference seed by seed.
+
+    >>> print(lower("pears are lighter", [1.0, 2.0, 3.0, 4.0], [2.0, 3.1, 4.0, 5.1]))
+    holds: pears are lighter (2.5 +- 0.65 against 3.55 +- 0.66; difference 1.05 +- 0.029)
+    """
+    difference = Estimate.of(np.asarray(larger, float) - np.asarray(smaller, float), test_share)
+    each = [Estimate.of(values, test_share) for values in (smaller, larger)]
+    return Claim(text, difference.above(0), f"{each[0]} against {each[1]}; difference {difference}")
 
 
 def sweep(run: Callable[..., Mapping[str, Any]], progress: bool = True, **axes: Iterable[Any]) -> xr.Dataset:
     """``run`` at every point of a grid, as one data set with a dimension per name, and one progress bar.
 
     ``run`` takes the names as keywords and returns numbers or DataArrays by name. Their own dimensions may differ in
-    length from run to run: what a run lacks is NaN.
+    length from run to run: what a run lacks is NaN. Ctrl-C stops the sweep, also where a fit would return what it has.
 
     >>> sweep(lambda power, seed: {"value": power * seed}, progress=False, power=[1, 2], seed=range(3))["value"].values
     array([[0, 1, 2],
            [0, 2, 4]])
     """
     values = {name: list(axis) for name, axis in axes.items()}
+    empty = [name for name, axis in values.items() if not axis]
+    if empty:
+        raise InputError("values of every name of a sweep", f"none of {listed(empty)}", "Give at least one.")
     points = [dict(zip(values, point, strict=True)) for point in itertools.product(*values.values())]
-    with tqdm(points, disable=not progress, desc="study", unit="run") as bar:
+    kept = _kept.get()
+    folder = next(kept) if kept else None
+    with _stoppable() as check, tqdm(points, disable=not progress, desc="study", unit="run") as bar:
         results = []
-        for point in bar:
+        for k, point in enumerate(bar):
             bar.set_postfix(point)
-            results.append(xr.Dataset(dict(run(**point))))
+            file = folder / f"{k}.nc" if folder else None
+            if file and file.is_file():
+                results.append(xr.load_dataset(file, engine="h5netcdf"))
+                continue
+            result = xr.Dataset(dict(run(**point)))
+            check()
+            if file:
+                storage.write_dataset(result, file)
+            results.append(result)
     for name in reversed(values):
         size, index = len(values[name]), xr.DataArray(values[name], dims=name, name=name)
         results = [
@@ -81,12 +141,66 @@ def sweep(run: Callable[..., Mapping[str, Any]], progress: bool = True, **axes: 
     return results[0]
 
 
-def run(module: ModuleType, quick: bool = False) -> xr.Dataset:
-    """The study of a module, with what one needs to make it again in its attributes."""
-    began = time.perf_counter()
-    dataset = module.study(quick)
+def run(module: ModuleType, quick: bool = False, folder: Path | None = None) -> xr.Dataset:
+    """The study of a module, with what one needs to make it again in its attributes.
+
+    Finished runs are kept below ``folder`` until the study is complete, under the state of the code in its file and
+    its neighbours: what was made by other code is not gone on from.
+    """
+    began, name = time.perf_counter(), module.__name__.rpartition(".")[2]
+    kept = None if folder is None else folder / f".{name}{'_quick' * quick}.{_code_of(module)}.runs"
+    token = _kept.set(None if kept is None else _folders(kept))
+    try:
+        dataset = module.study(quick)
+    finally:
+        _kept.reset(token)
     if not isinstance(dataset, xr.Dataset):
         raise InputError("an xarray.Dataset from study(quick)", type(dataset).__name__, "Return one.")
+    if kept is not None:
+        shutil.rmtree(kept, ignore_errors=True)
+    made = versions() | {"python_version": platform.python_version()}
+    made |= {f"{name}_version": importlib.metadata.version(name) for name in ("numpy", "scipy")}
     seconds = round(time.perf_counter() - began, 1)
-    name = module.__name__.rpartition(".")[2]
-    return dataset.assign_attrs(dataset.attrs | versions() | {"study": name, "quick": int(quick), "seconds": seconds})
+    return dataset.assign_attrs(dataset.attrs | made | {"study": name, "quick": int(quick), "seconds": seconds})
+
+
+def _folders(parent: Path) -> Iterator[Path]:
+    """A folder for the first sweep of a study, for its second, ..."""
+    for number in itertools.count():
+        folder = parent / str(number)
+        folder.mkdir(parents=True, exist_ok=True)
+        yield folder
+
+
+def _code_of(module: ModuleType) -> str:
+    """A fingerprint of the module's file and of the Python files beside it, which it may import."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(str(module.__file__)).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+@contextlib.contextmanager
+def _stoppable() -> Iterator[Callable[[], None]]:
+    """Remembers a Ctrl-C that a fit answers by returning what it has: ``check()`` then stops the sweep."""
+    pressed = threading.Event()
+
+    def check() -> None:
+        if pressed.is_set():
+            raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGINT)
+    in_main = threading.current_thread() is threading.main_thread()  # only there can signals be handled
+    if not in_main or before is signal.SIG_IGN:
+        yield check
+        return
+
+    def remember(number, frame):
+        pressed.set()
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, remember)
+    try:
+        yield check
+    finally:
+        signal.signal(signal.SIGINT, before)
