@@ -13,6 +13,7 @@ itself is found by L-BFGS on the dual. These are the yardstick of the particle m
 objective 0.002998, duality gap below 1e-10: True
 """
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -26,6 +27,7 @@ from scipy.special import logsumexp
 
 from mfpda.data import DataSet, check_examples
 from mfpda.errors import InputError
+from mfpda.losses import Loss
 from mfpda.model import Model
 from mfpda.potential import GibbsPotential
 from mfpda.rules import DualAveraging, Problem, Rule
@@ -162,7 +164,7 @@ class Quadrature:
         return np.tensordot(law.probability, self.outputs, axes=1)
 
     def risk(self, z: np.ndarray) -> float:
-        return float(np.mean(self._rows(self.model.loss.value, z)))
+        return float(np.mean(self._rows("value", z)))
 
     def kl(self, law: Law) -> float:
         """KL(q || p0)."""
@@ -175,13 +177,12 @@ class Quadrature:
     def dual_value(self, g: np.ndarray) -> float:
         """D(g) = -(1/n) sum_i loss*(g_i, y_i) - T log E_p0 exp(-(1/(nT)) sum_i g_i . h(theta, x_i))."""
         _, log_normaliser = self.gibbs(g / len(self.x))
-        return -float(np.mean(self._rows(self.model.loss.conjugate, g))) - self.temperature * log_normaliser
+        return -float(np.mean(self._rows("conjugate", g))) - self.temperature * log_normaliser
 
     def fenchel_young(self, g: np.ndarray, z: np.ndarray) -> float:
         """(FY): (1/n) sum_i [ loss(z_i) + loss*(g_i) - g_i . z_i ]."""
-        loss = self.model.loss
         products = np.sum((g * z).reshape(len(z), -1), axis=1)
-        return float(np.mean(self._rows(loss.value, z) + self._rows(loss.conjugate, g) - products))
+        return float(np.mean(self._rows("value", z) + self._rows("conjugate", g) - products))
 
     def run(
         self,
@@ -250,19 +251,19 @@ class Quadrature:
 
     def _best_over_predictions(self) -> np.ndarray:
         """At g = l'(u) the conjugate is u . l'(u) - l(u), and dD/du_i = l''(u_i) (z_i - u_i) / n."""
-        n, shape, loss = len(self.x), self.outputs.shape[1:], self.model.loss
+        n, shape = len(self.x), self.outputs.shape[1:]
 
         def negative_dual(flat):
             u = flat.reshape(shape)
-            g, second = self._rows(loss.derivative, u), self._rows(jax.jacfwd(loss.derivative), u)
+            g, second = self._rows("derivative", u), self._rows("second", u)
             law, log_normaliser = self._gibbs(g / n)
-            conjugate = np.sum((u * g).reshape(n, -1), axis=1) - self._rows(loss.value, u)
+            conjugate = np.sum((u * g).reshape(n, -1), axis=1) - self._rows("value", u)
             residual = ((self.predictions(law) - u) / n).reshape(n, -1)
             ascent = np.einsum("nij,nj->ni", second.reshape(n, residual.shape[1], -1), residual)
             return float(np.mean(conjugate)) + self.temperature * log_normaliser, -ascent.ravel()
 
         u = self.predictions(self._prior)
-        return self._rows(loss.derivative, _minimised(negative_dual, u))
+        return self._rows("derivative", _minimised(negative_dual, u))
 
     def _best_over_duals(self) -> np.ndarray:
         """dD/dg_i = (z_i - l*'(g_i)) / n."""
@@ -271,10 +272,9 @@ class Quadrature:
         def negative_dual(flat):
             g = flat.reshape(shape)
             law, log_normaliser = self._gibbs(g / n)
-            ascent = self.predictions(law) - self._rows(jax.grad(loss.conjugate), g)
-            return float(
-                np.mean(self._rows(loss.conjugate, g))
-            ) + self.temperature * log_normaliser, -ascent.ravel() / n
+            ascent = self.predictions(law) - self._rows("conjugate_slope", g)
+            value = float(np.mean(self._rows("conjugate", g))) + self.temperature * log_normaliser
+            return value, -ascent.ravel() / n
 
         ends = [
             np.broadcast_to(np.asarray(end, float).reshape(-1, *(1,) * (len(shape) - 1)), shape)
@@ -282,7 +282,7 @@ class Quadrature:
         ]
         rounding = np.array([1e-13, -1e-13])  # at an end itself the conjugate has no derivative
         box = np.stack(ends, axis=-1).reshape(-1, 2) + rounding
-        start = self._rows(loss.derivative, self.predictions(self._prior))
+        start = self._rows("derivative", self.predictions(self._prior))
         return _minimised(negative_dual, start, box)
 
     @property
@@ -294,9 +294,10 @@ class Quadrature:
         chosen = np.asarray(jax.random.choice(key, len(law.probability), (particles,), p=jnp.asarray(law.probability)))
         return Law(np.bincount(chosen, minlength=len(law.probability)) / particles, law.log_ratio)
 
-    def _rows(self, method: Any, z: np.ndarray) -> np.ndarray:
+    def _rows(self, function: str, z: np.ndarray) -> np.ndarray:
+        """A function of the loss, by its name, at every example."""
         with jax.enable_x64(True):
-            return np.asarray(self.model.loss.over_rows(method, jnp.asarray(z), self.y))
+            return np.asarray(_over_rows(self.model.loss, function, jnp.asarray(z), self.y))
 
 
 def _law(log_mass: np.ndarray, log_prior: np.ndarray) -> tuple[Law, float]:
@@ -306,6 +307,12 @@ def _law(log_mass: np.ndarray, log_prior: np.ndarray) -> tuple[Law, float]:
     inside = np.isfinite(log_prior)
     log_ratio = np.where(inside, log_q - np.where(inside, log_prior, 0.0), 0.0)
     return Law(np.exp(log_q), log_ratio), float(log_normaliser)
+
+
+@functools.partial(jax.jit, static_argnames=("loss", "function"))
+def _over_rows(loss: Loss, function: str, z: Array, y: Any) -> Array:
+    derived = {"second": jax.jacfwd(loss.derivative), "conjugate_slope": jax.grad(loss.conjugate)}
+    return loss.over_rows(derived.get(function) or getattr(loss, function), z, y)
 
 
 @jax.jit

@@ -234,6 +234,7 @@ class FromFunction(Loss):
         return self.function(z, y)
 
 
+DOMAIN_POINTS = (0.0, 1.0, -1.0, 0.01, -0.01, 100.0, -100.0)  # one of them should be in the domain of a user's loss
 CONVEX = (Squared, Logistic, SmoothedHinge, Softmax)  # known to be: no need to try
 
 
@@ -268,7 +269,8 @@ def seen_convex(loss: Loss, y: Any, outputs: Shape, reach: float = 10.0) -> bool
     def bend(label):
         values = jax.vmap(loss.value, (0, None))(z, label).reshape(len(directions), len(line))
         second = values[:, 2:] - 2 * values[:, 1:-1] + values[:, :-2]
-        return jnp.min(second + 1e-5 * (1 + jnp.abs(values[:, 1:-1])))
+        second = second + 1e-5 * (1 + jnp.abs(values[:, 1:-1]))
+        return jnp.min(jnp.where(jnp.isfinite(second), second, 0))  # a loss may have a domain, as -log z has
 
     labels = [None] if y is None else jnp.sort(y, axis=0)[np.linspace(0, len(y) - 1, 8).astype(int)]
     return all(not bend(label) < 0 for label in labels)
@@ -299,23 +301,19 @@ def _first_wrong(y: np.ndarray, wrong: np.ndarray) -> str:
 def _scalar_conjugate(value: Callable[..., Array], g: Array, y: Any) -> Array:
     """Maximise the concave g u - l(u, y) by bisection on the sign of g - l'(u, y): right for kinks too.
 
-    The bracket doubles outwards from 1 to 2^40, or to where the loss overflows. If the slope there still exceeds
-    rounding, the supremum is infinite.
+    The bracket doubles outwards from a point of the loss's domain, up to 2^40. Where the loss is not finite, outside
+    its domain or past overflow, the way up is back. If the slope at the last point still exceeds rounding, outwards,
+    the supremum is infinite.
     """
-    slope = lambda u: g - jax.grad(value)(u, y)  # noqa: E731
-    one = jnp.ones((), g.dtype)
+    steepness = jax.grad(value)
+    known = lambda u: jnp.isfinite(value(u, y)) & jnp.isfinite(steepness(u, y))  # noqa: E731
+    tried = jnp.asarray(DOMAIN_POINTS, g.dtype)
+    inside = tried[jnp.argmax(jax.vmap(known)(tried))]
+    slope = lambda u: jnp.where(known(u), g - steepness(u, y), jnp.sign(inside - u))  # noqa: E731
 
-    def further(sign):  # while it pays, and while the loss can be evaluated there
-        def pays(u):
-            known = jnp.isfinite(slope(2 * u)) & jnp.isfinite(value(2 * u, y))
-            return (sign * slope(u) > 0) & (jnp.abs(u) < 2.0**40) & known
-
-        return pays
-
-    upper = jax.lax.while_loop(further(1), lambda u: 2 * u, one)
-    lower = jax.lax.while_loop(further(-1), lambda u: 2 * u, -one)
-    slack = _slack(g) * (1 + jnp.abs(g))
-    unbounded = (slope(upper) > slack) | (slope(lower) < -slack)
+    def end(sign):  # further while it pays
+        pays = lambda width: (sign * slope(inside + sign * width) > 0) & (width < 2.0**40)  # noqa: E731
+        return inside + sign * jax.lax.while_loop(pays, lambda width: 2 * width, jnp.ones((), g.dtype))
 
     def halve(_, bracket):
         low, high = bracket
@@ -323,8 +321,12 @@ def _scalar_conjugate(value: Callable[..., Array], g: Array, y: Any) -> Array:
         rising = slope(middle) > 0
         return jnp.where(rising, middle, low), jnp.where(rising, high, middle)
 
+    lower, upper = end(-1), end(1)
+    slack = _slack(g) * (1 + jnp.abs(g))
     low, high = jax.lax.fori_loop(0, 120, halve, (lower, upper))
-    best = jnp.maximum(g * low - value(low, y), g * high - value(high, y))
+    unbounded = (slope(upper) > slack) | (slope(lower) < -slack)
+    unbounded |= known(low) & ~known(high) & (slope(low) > slack) | known(high) & ~known(low) & (slope(high) < -slack)
+    best = jnp.maximum(*(jnp.where(known(u), g * u - value(u, y), -jnp.inf) for u in (low, high)))
     return jnp.where(unbounded, jnp.inf, best)
 
 

@@ -60,7 +60,7 @@ class Estimate(NamedTuple):
 
     mean: float
     error: float
-    count: int
+    seeds: int
 
     @classmethod
     def of(cls, values: Any, test_share: float = 0.0) -> "Estimate":
@@ -79,7 +79,7 @@ class Estimate(NamedTuple):
 
     def above(self, value: float) -> bool:
         """Whether the mean is above a value, at level 0.975 by Student's quantile."""
-        return self.mean - value > float(scipy.stats.t.ppf(LEVEL, max(self.count - 1, 1))) * self.error
+        return self.mean - value > float(scipy.stats.t.ppf(LEVEL, max(self.seeds - 1, 1))) * self.error
 
     def below(self, value: float) -> bool:
         return (-self).above(-value)

@@ -92,6 +92,16 @@ def test_numerical_conjugate_of_several_outputs():
     assert abs(Loss.conjugate(Squared(), g, jnp.ones(3)) - Squared().conjugate(g, jnp.ones(3))) < 1e-5
 
 
+@pytest.mark.parametrize("loss", [lambda z, y: -jnp.log(z), lambda z, y: jnp.where(z > 0, -jnp.log(z), jnp.inf)])
+def test_numerical_conjugate_of_a_loss_with_a_domain(loss):
+    """-log z on z > 0 has the conjugate -1 - log(-g) on g < 0."""
+    found = [float(as_loss(loss).conjugate(g, None)) for g in (-0.01, -0.5, -2.0, -300.0)]
+    np.testing.assert_allclose(found, [-1 - np.log(-g) for g in (-0.01, -0.5, -2.0, -300.0)], rtol=1e-5)
+    assert jnp.isinf(as_loss(loss).conjugate(0.5, None))
+    assert seen_convex(as_loss(loss), None, ())
+    assert not seen_convex(as_loss(lambda z, y: loss(z, y) - 0.1 * z**2), None, ())
+
+
 def test_numerical_conjugate_of_a_loss_with_a_kink():
     absolute = FromFunction(lambda z, y: jnp.abs(z - y))
     np.testing.assert_allclose([absolute.conjugate(g, 0.7) for g in (-1.0, -0.5, 0.9)], [-0.7, -0.35, 0.63], atol=1e-6)
