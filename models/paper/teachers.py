@@ -7,7 +7,9 @@ alpha = 1/2.
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro
+import xarray as xr
 
 import mfpda
 
@@ -25,9 +27,14 @@ def student(dimensions, lambda1, lambda2, power=2.0, scale=1.0, loss=mfpda.losse
     return mfpda.Model(neuron, loss, temperature, init=initial)
 
 
-def single_index(activation, dimensions):
+def single_index(activation):
     """f(x) = activation(w* . x), w* the first unit vector: for Gaussian inputs any other direction is the same."""
     return lambda x: activation(x[:, 0])
+
+
+def multiple_index(activation, directions):
+    """f(x) = (1 / sqrt(m)) sum_i activation(w_i . x), the w_i the m rows of ``directions``."""
+    return lambda x: jnp.sum(activation(x @ directions.T), axis=1) / jnp.sqrt(len(directions))
 
 
 def examples(key, teacher, n, dimensions, noise=0.0):
@@ -35,3 +42,15 @@ def examples(key, teacher, n, dimensions, noise=0.0):
     input_key, noise_key = jax.random.split(key)
     x = jax.random.normal(input_key, (n, dimensions))
     return x, teacher(x) + noise * jax.random.normal(noise_key, (n,))
+
+
+def error_against(key, teacher, n, dimensions):
+    """A metric of ``mfpda.fit``: the mean of (f - f*)^2 over n fresh inputs, f* the teacher without noise."""
+    x, y = examples(key, teacher, n, dimensions)
+    return lambda predict: jnp.mean(jnp.square(predict(x) - y))
+
+
+def recorded(fit, name):
+    """A number that a fit has recorded, by outer step."""
+    values = np.float32([row.stats[name] for row in fit.rows])
+    return xr.DataArray(values, {"outer_step": [row.outer_step for row in fit.rows]}, dims="outer_step")
