@@ -158,10 +158,12 @@ def run(module: ModuleType, quick: bool = False, folder: Path | None = None) -> 
         raise InputError("an xarray.Dataset from study(quick)", type(dataset).__name__, "Return one.")
     if kept is not None:
         shutil.rmtree(kept, ignore_errors=True)
-    made = versions() | {"python_version": platform.python_version()}
-    made |= {f"{name}_version": importlib.metadata.version(name) for name in ("numpy", "scipy")}
-    seconds = round(time.perf_counter() - began, 1)
-    return dataset.assign_attrs(dataset.attrs | made | {"study": name, "quick": int(quick), "seconds": seconds})
+    made: dict[str, Any] = versions() | {"python_version": platform.python_version()}
+    made |= {f"{library}_version": importlib.metadata.version(library) for library in ("numpy", "scipy")}
+    made |= {"study": name, "quick": int(quick), "seconds": round(time.perf_counter() - began, 1)}
+    if "seed" in dataset.coords:
+        made["seeds"] = dataset["seed"].values
+    return dataset.assign_attrs(dataset.attrs | made)
 
 
 def _folders(parent: Path) -> Iterator[Path]:

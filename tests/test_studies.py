@@ -53,6 +53,7 @@ def test_the_command_writes_data_figure_and_verdict(study_file, tmp_path, capsys
     dataset = xr.load_dataset(out / "sizes_quick.nc", engine="h5netcdf")
     assert dict(dataset.sizes) == {"size": 2, "seed": 2}
     assert dataset.attrs["study"] == "sizes"
+    assert dataset.attrs["seeds"].tolist() == [0, 1]
     assert dataset.attrs["quick"] == 1
     assert {"seconds", "mfpda_version", "jax_version", "numpyro_version", "numpy_version"} <= set(dataset.attrs)
 
