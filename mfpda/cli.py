@@ -100,17 +100,28 @@ def study(options: argparse.Namespace) -> int:
         raise InputError("a folder to write to", f"{options.out!r}: {error.strerror}", "Give another --out.") from None
     path = folder / f"{Path(options.file).stem}{'_quick' if options.quick else ''}.nc"
     storage.check_writable(path)
-    try:
-        dataset = studies.run(module, options.quick, folder)
-    except KeyboardInterrupt:
-        print("mfpda: stopped. The same command goes on from the runs that were finished.", file=sys.stderr)
-        return 1
-    storage.write_dataset(dataset, path)
-    verdict = "\n".join(map(str, module.claims(dataset)))
+    if options.redraw:
+        dataset = storage.read_dataset(path)
+    else:
+        try:
+            dataset = studies.run(module, options.quick, folder)
+        except KeyboardInterrupt:
+            print("mfpda: stopped. The same command goes on from the runs that were finished.", file=sys.stderr)
+            return 1
+        storage.write_dataset(dataset, path)
+        print(f"saved {path} after {dataset.attrs['seconds']:.0f} s")
+    claims = module.claims(dataset)
+    if not all(isinstance(claim, studies.Claim) for claim in claims):
+        advice = f"Return a list of mfpda.studies.Claim, then mfpda study {options.file} --redraw."
+        raise InputError("claims(dataset) that returns claims", type(claims).__name__, advice)
+    seeds = f"{dataset.sizes['seed']} seeds" if "seed" in dataset.sizes else "no dimension seed"
+    head = f"{path.stem}: {seeds}, +- one standard error"
+    head += ". A quick version, to see that it works: its verdicts are not the study's." if options.quick else ""
+    verdict = "\n".join([head, *map(str, claims)])
     path.with_suffix(".txt").write_text(verdict + "\n")
-    print(verdict, end="\n\n")
+    print(f"\n{verdict}\n")
     _drawn(lambda: module.figure(dataset), path.with_suffix(".png"))
-    print(f"saved {path}, .png and .txt after {dataset.attrs['seconds']:.0f} s")
+    print(f"drawn {path.with_suffix('.png')}")
     return 0
 
 
@@ -176,7 +187,8 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(command=study)
     command.add_argument("file", help="a Python file with study(quick), claims(dataset) and figure(dataset)")
     command.add_argument("--quick", action="store_true", help="a small version, to see that it works")
-    command.add_argument("--out", metavar="DIR", default=".", help="folder for NAME.nc, .png and .txt (default .)")
+    command.add_argument("--out", metavar="DIR", default="results", help="for NAME.nc, .png and .txt (default results)")
+    command.add_argument("--redraw", action="store_true", help="claims and figure anew, from the NAME.nc there")
 
     command = commands.add_parser("kernels", help="list the kernels", description=list_kernels.__doc__)
     command.set_defaults(command=list_kernels)
@@ -251,4 +263,7 @@ def _drawn(figure: Callable[[], Any], path: str | Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
-    figure().savefig(path, dpi=150)
+    drawn = figure()
+    if not hasattr(drawn, "savefig"):
+        raise InputError("a matplotlib figure to save", type(drawn).__name__, "Return it from figure(...).")
+    drawn.savefig(path, dpi=150)

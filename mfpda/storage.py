@@ -55,6 +55,13 @@ def write_dataset(dataset: xr.Dataset, path: str | os.PathLike[str]) -> None:
         dataset.to_netcdf(unfinished, engine="h5netcdf", encoding=packed)
 
 
+def read_dataset(path: str | os.PathLike[str]) -> xr.Dataset:
+    """A data set that ``write_dataset`` wrote, in memory."""
+    if not Path(path).is_file():
+        raise InputError("the data set of a study", f"no file at {str(path)!r}", "Run the study first.")
+    return xr.load_dataset(path, engine="h5netcdf")
+
+
 def read(path: str | os.PathLike[str]) -> xr.DataTree:
     """The tree in a file that ``write`` made, whole and in memory."""
     advice = "Give a file that Fit.save or `mfpda run --out` wrote."
@@ -68,7 +75,9 @@ def read(path: str | os.PathLike[str]) -> xr.DataTree:
         found = f"a file of {size} bytes that is no netCDF or is cut short ({type(error).__name__}: {error})"
         raise InputError("a file of a saved fit", found, advice + " If it was copied, copy it again.") from error
     if tree.attrs.get("creator") != "mfpda" or "posterior" not in tree.children:
-        raise InputError("a file of a saved fit", "a netCDF file that mfpda did not write", advice)
+        study = tree.attrs.get("study")
+        found = f"the data set of the study {study!r}" if study else "a netCDF file that mfpda did not write"
+        raise InputError("a file of a saved fit", found, "Open it with xarray." if study else advice)
     if int(tree.attrs["format"]) > FORMAT:
         raise InputError(
             f"a file of format {FORMAT} or older", f"format {tree.attrs['format']}", "Install a newer mfpda."

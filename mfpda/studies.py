@@ -4,9 +4,28 @@ study(quick) -> xarray.Dataset      every run, with a dimension "seed" to take e
 claims(dataset) -> [Claim, ...]     what was to be shown, whether it holds, and the numbers
 figure(dataset)                     the matplotlib figure
 
-A study that is interrupted, killed or fails keeps its finished runs, and goes on from them when it is started again.
+A study that is interrupted, killed or fails keeps its finished runs, and goes on from them when it is started again,
+unless its code was changed. A whole one, of how the risk depends on the number of particles:
+
+    from mfpda import fit, plots
+    from mfpda.studies import lower, sweep
+
+    def study(quick):
+        def run(particles, seed):
+            result = fit(jax.random.key(seed), model, data, particles=particles, progress=False)
+            return {"risk": result.groups["outer_stats"]["risk"].isel(chain=0)[-1].item()}
+
+        return sweep(run, particles=[50, 500], seed=range(3 if quick else 10))
+
+    def claims(dataset):
+        few, many = (dataset["risk"].sel(particles=m) for m in (50, 500))
+        return [lower("more particles have a lower risk", many, few)]
+
+    def figure(dataset):
+        return plots.band(dataset["risk"]).figure
 """
 
+import ast
 import contextlib
 import hashlib
 import importlib.metadata
@@ -15,6 +34,7 @@ import math
 import platform
 import shutil
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -37,18 +57,19 @@ _kept: ContextVar[Iterator[Path] | None] = ContextVar("kept", default=None)  # a
 
 
 class Claim(NamedTuple):
-    """Something that a paper says, whether it was found to hold, and the numbers that say so.
+    """Something that a paper says, whether it was found to hold, and the numbers that say so; None is undecided.
 
     >>> print(Claim("smaller is better", True, "error 0.10 +- 0.01 against 0.20 +- 0.02"))
     holds: smaller is better (error 0.10 +- 0.01 against 0.20 +- 0.02)
     """
 
     text: str
-    holds: bool
+    holds: bool | None
     measured: str
 
     def __str__(self) -> str:
-        return f"{'holds' if self.holds else 'does not hold'}: {self.text} ({self.measured})"
+        verdict = "undecided" if self.holds is None else "holds" if self.holds else "does not hold"
+        return f"{verdict}: {self.text} ({self.measured})"
 
 
 class Estimate(NamedTuple):
@@ -82,6 +103,7 @@ class Estimate(NamedTuple):
         return self.mean - value > float(scipy.stats.t.ppf(LEVEL, max(self.seeds - 1, 1))) * self.error
 
     def below(self, value: float) -> bool:
+        """Whether the mean is below a value, at level 0.975."""
         return (-self).above(-value)
 
     def __neg__(self) -> "Estimate":
@@ -97,9 +119,24 @@ def lower(text: str, smaller: Any, larger: Any, test_share: float = 0.0) -> Clai
     >>> print(lower("pears are lighter", [1.0, 2.0, 3.0, 4.0], [2.0, 3.1, 4.0, 5.1]))
     holds: pears are lighter (2.5 +- 0.65 against 3.55 +- 0.66; difference 1.05 +- 0.029)
     """
-    difference = Estimate.of(np.asarray(larger, float) - np.asarray(smaller, float), test_share)
-    each = [Estimate.of(values, test_share) for values in (smaller, larger)]
-    return Claim(text, difference.above(0), f"{each[0]} against {each[1]}; difference {difference}")
+    return _compared(text, smaller, larger, -1, test_share)
+
+
+def higher(text: str, larger: Any, smaller: Any, test_share: float = 0.0) -> Claim:
+    """The claim that one number is above another, judged by their difference seed by seed."""
+    return _compared(text, larger, smaller, 1, test_share)
+
+
+def _compared(text: str, first: Any, second: Any, sign: int, test_share: float) -> Claim:
+    """Whether sign * (first - second) is above 0: does not hold if it is below, undecided if neither can be said."""
+    values = [np.asarray(each, float) for each in (first, second)]
+    if values[0].shape != values[1].shape:
+        found = f"{len(values[0])} and {len(values[1])} numbers"
+        raise InputError("as many seeds of one as of the other", found, "Compare runs of the same seeds.")
+    difference = Estimate.of(sign * (values[0] - values[1]), test_share)
+    holds = True if difference.above(0) else False if difference.below(0) else None
+    each = [Estimate.of(value, test_share) for value in (first, second)]
+    return Claim(text, holds, f"{each[0]} against {each[1]}; difference {difference}")
 
 
 def sweep(run: Callable[..., Mapping[str, Any]], progress: bool = True, **axes: Iterable[Any]) -> xr.Dataset:
@@ -119,6 +156,9 @@ def sweep(run: Callable[..., Mapping[str, Any]], progress: bool = True, **axes: 
     points = [dict(zip(values, point, strict=True)) for point in itertools.product(*values.values())]
     kept = _kept.get()
     folder = next(kept) if kept else None
+    found = len(list(folder.glob("*.nc"))) if folder else 0
+    if found:
+        tqdm.write(f"{found} of {len(points)} runs were made earlier", file=sys.stderr)
     with _stoppable() as check, tqdm(points, disable=not progress, desc="study", unit="run") as bar:
         results = []
         for k, point in enumerate(bar):
@@ -127,8 +167,11 @@ def sweep(run: Callable[..., Mapping[str, Any]], progress: bool = True, **axes: 
             if file and file.is_file():
                 results.append(xr.load_dataset(file, engine="h5netcdf"))
                 continue
-            result = xr.Dataset(dict(run(**point)))
+            numbers = run(**point)
             check()
+            if not isinstance(numbers, Mapping):
+                raise InputError("numbers by name from every run of a sweep", type(numbers).__name__, "Return a dict.")
+            result = xr.Dataset(dict(numbers))
             if file:
                 storage.write_dataset(result, file)
             results.append(result)
@@ -144,11 +187,12 @@ def sweep(run: Callable[..., Mapping[str, Any]], progress: bool = True, **axes: 
 def run(module: ModuleType, quick: bool = False, folder: Path | None = None) -> xr.Dataset:
     """The study of a module, with what one needs to make it again in its attributes.
 
-    Finished runs are kept below ``folder`` until the study is complete, under the state of the code in its file and
-    its neighbours: what was made by other code is not gone on from.
+    Finished runs are kept below ``folder`` until the study is complete, under the state of the code in its file and in
+    the neighbours that it imports: what was made by other code is not gone on from.
     """
     began, name = time.perf_counter(), module.__name__.rpartition(".")[2]
-    kept = None if folder is None else folder / f".{name}{'_quick' * quick}.{_code_of(module)}.runs"
+    code = hashlib.sha256(_code_of(Path(str(module.__file__)))).hexdigest()[:12]
+    kept = None if folder is None else folder / f".{name}{'_quick' * quick}.{code}.runs"
     token = _kept.set(None if kept is None else _folders(kept))
     try:
         dataset = module.study(quick)
@@ -156,8 +200,9 @@ def run(module: ModuleType, quick: bool = False, folder: Path | None = None) -> 
         _kept.reset(token)
     if not isinstance(dataset, xr.Dataset):
         raise InputError("an xarray.Dataset from study(quick)", type(dataset).__name__, "Return one.")
-    if kept is not None:
-        shutil.rmtree(kept, ignore_errors=True)
+    if folder is not None:
+        for stale in folder.glob(f".{name}{'_quick' * quick}.*.runs"):
+            shutil.rmtree(stale, ignore_errors=True)
     made: dict[str, Any] = versions() | {"python_version": platform.python_version()}
     made |= {f"{library}_version": importlib.metadata.version(library) for library in ("numpy", "scipy")}
     made |= {"study": name, "quick": int(quick), "seconds": round(time.perf_counter() - began, 1)}
@@ -174,12 +219,17 @@ def _folders(parent: Path) -> Iterator[Path]:
         yield folder
 
 
-def _code_of(module: ModuleType) -> str:
-    """A fingerprint of the module's file and of the Python files beside it, which it may import."""
-    digest = hashlib.sha256()
-    for path in sorted(Path(str(module.__file__)).parent.glob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:12]
+def _code_of(path: Path) -> bytes:
+    """The text of a Python file and of the files beside it that it imports."""
+    text = path.read_bytes()
+    names = {
+        name.partition(".")[0]
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [each.name for each in node.names])
+    }
+    beside = sorted(path.parent / f"{name}.py" for name in names)
+    return text + b"".join(_code_of(other) for other in beside if other.is_file())
 
 
 @contextlib.contextmanager

@@ -18,12 +18,6 @@ def fit(small):
     return mfpda.fit(jax.random.key(0), small.model, small.data, **small.quick)
 
 
-@pytest.fixture(autouse=True)
-def _close():
-    yield
-    plt.close("all")
-
-
 def test_trajectories_are_coloured_by_outer_step(fit):
     ax = plots.trajectories(fit.idata, [("w", 0), ("b", None)])
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("w[0]", "b")

@@ -12,9 +12,9 @@ import scipy.stats
 import xarray as xr
 
 import mfpda
-from mfpda import InputError
+from mfpda import InputError, studies
 from mfpda.cli import main
-from mfpda.studies import Claim, Estimate, lower, sweep
+from mfpda.studies import Claim, Estimate, higher, lower, sweep
 
 STUDY = """
 import matplotlib.pyplot as plt
@@ -45,7 +45,10 @@ def study_file(tmp_path):
 def test_the_command_writes_data_figure_and_verdict(study_file, tmp_path, capsys):
     out = tmp_path / "results"
     assert main(["study", study_file, "--quick", "--out", str(out)]) == 0
-    verdict = "holds: larger is better (0.505 +- 0.005 against 1 +- 0.005)"
+    verdict = (
+        "sizes_quick: 2 seeds, +- one standard error. A quick version, to see that it works: its verdicts are not the "
+        "study's.\nholds: larger is better (0.505 +- 0.005 against 1 +- 0.005)"
+    )
     assert verdict in capsys.readouterr().out
     assert sorted(os.listdir(out)) == ["sizes_quick.nc", "sizes_quick.png", "sizes_quick.txt"]
     assert (out / "sizes_quick.txt").read_text() == verdict + "\n"
@@ -71,6 +74,9 @@ def test_a_full_study_is_not_quick(study_file, tmp_path):
         ("def claims", "def other", "no claims"),
         ("return sweep", "return 1 or sweep", "Expected an xarray.Dataset from study(quick), found int"),
         ("import numpy", "import no_such_library", "the library 'no_such_library'"),
+        ('{"error": 1 / size + 0.01 * seed}', "1 / size", "numbers by name from every run of a sweep, found float"),
+        ("return [Claim", "return 'yes' or [Claim", "claims(dataset) that returns claims, found str"),
+        ("return figure", "return None", "a matplotlib figure to save, found NoneType"),
     ],
 )
 def test_what_is_no_study_is_refused(tmp_path, capsys, old, new, message):
@@ -78,6 +84,21 @@ def test_what_is_no_study_is_refused(tmp_path, capsys, old, new, message):
     path.write_text(STUDY.replace(old, new))
     assert main(["study", str(path), "--out", str(tmp_path)]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_claims_and_figure_are_made_again_from_the_data_set(tmp_path, capsys):
+    path = tmp_path / "sizes.py"
+    path.write_text(STUDY)
+    assert main(["study", str(path), "--out", str(tmp_path), "--redraw"]) == 2
+    assert "Run the study first" in capsys.readouterr().err
+    assert main(["study", str(path), "--out", str(tmp_path)]) == 0
+    made = (tmp_path / "sizes.nc").stat().st_mtime_ns
+    path.write_text(STUDY.replace("larger is better", "smaller is worse"))
+    assert main(["study", str(path), "--out", str(tmp_path), "--redraw"]) == 0
+    assert "holds: smaller is worse" in (tmp_path / "sizes.txt").read_text()
+    assert (tmp_path / "sizes.nc").stat().st_mtime_ns == made
+    assert main(["summary", str(tmp_path / "sizes.nc")]) == 2
+    assert "the data set of the study 'sizes'" in capsys.readouterr().err
 
 
 def test_a_file_in_place_of_the_folder_is_refused_before_anything_runs(study_file, capsys):
@@ -129,6 +150,19 @@ def test_a_study_that_was_killed_goes_on_from_its_finished_runs(tmp_path):
     dataset = xr.load_dataset(tmp_path / "out" / "killed.nc", engine="h5netcdf")
     assert dataset["value"].values.tolist() == [0, 10, 20, 30]
     assert sorted(os.listdir(tmp_path / "out")) == ["killed.nc", "killed.png", "killed.txt"]
+
+
+def test_only_code_that_a_study_imports_makes_it_begin_anew(tmp_path):
+    def code():
+        return studies._code_of(tmp_path / "one.py")
+
+    (tmp_path / "one.py").write_text("import helper\n")
+    (tmp_path / "helper.py").write_text("size = 1\n")
+    before = code()
+    (tmp_path / "other.py").write_text("size = 2\n")
+    assert code() == before
+    (tmp_path / "helper.py").write_text("size = 3\n")
+    assert code() != before
 
 
 def test_ctrl_c_stops_the_sweep_where_a_fit_returns_what_it_has(small):
@@ -187,9 +221,15 @@ def test_above_is_students_test():
 def test_lower_is_judged_seed_by_seed():
     spread = np.array([0.0, 10.0, 20.0, 30.0])
     assert lower("paired", spread, spread + np.array([1.0, 1.1, 0.9, 1.0])).holds
-    assert not lower("the other way", spread + 1, spread).holds
-    assert not lower("not paired", spread, spread[::-1] + 1).holds
+    assert lower("the other way", spread + np.array([1.0, 1.1, 0.9, 1.0]), spread).holds is False
+    assert lower("not paired", spread, spread[::-1] + 1).holds is None
+    found = higher("paired", spread + np.array([1.0, 1.1, 0.9, 1.0]), spread)
+    assert found.holds
+    assert found.measured.startswith("16 +- 6.4 against 15 +- 6.5")
+    with pytest.raises(InputError, match="4 and 3 numbers"):
+        lower("unequal", spread, spread[:3])
 
 
 def test_a_claim_that_fails_says_so():
     assert str(Claim("it is free", False, "cost 3")) == "does not hold: it is free (cost 3)"
+    assert str(Claim("it is free", None, "cost 0 +- 1")) == "undecided: it is free (cost 0 +- 1)"
