@@ -72,7 +72,7 @@ def claims(dataset):
 
 
 def figure(dataset):
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11.5, 4.6), layout="constrained", gridspec_kw={"wspace": 0.08})
     w = dataset["w"].isel(seed=0).transpose("outer_step", "draw", ...).values
     steps = dataset["outer_step"].values
     left.plot(*np.moveaxis(w[:, :40], -1, 0), color="0.8", linewidth=0.4, zorder=1)
