@@ -384,6 +384,7 @@ def test_softmax_is_logistic_of_the_difference():
     np.testing.assert_allclose(first.objective, second.objective, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_batches_are_certified_on_all_data(small):
     fit = mfpda.fit(jax.random.key(0), small.model, small.data, **small.quick, batch_size=10)
     grid = exact.Quadrature.of(small.model, small.data, (-9, 9), 201)

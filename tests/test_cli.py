@@ -64,6 +64,7 @@ def fitted(monkeypatch, arguments):
     return seen
 
 
+@pytest.mark.slow
 def test_every_argument_of_fit_can_be_set(model_file, monkeypatch, capsys):
     seen = fitted(
         monkeypatch,
@@ -101,6 +102,7 @@ def test_kernels_are_listed_with_their_settings(capsys):
     assert "num_integration_steps=3" in printed
 
 
+@pytest.mark.slow
 def test_the_key_decides(model_file, monkeypatch, capsys):
     thetas = [
         np.asarray(fitted(monkeypatch, ["run", model_file, "--quiet", "--key", key])["fit"].thetas) for key in "001"

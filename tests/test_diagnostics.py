@@ -45,6 +45,7 @@ def test_between_runs_compares_runs(small):
         diagnostics.between_runs(fits[0].idata)
 
 
+@pytest.mark.slow
 def test_kernel_report_of_a_trace(small):
     fit = mfpda.fit(jax.random.key(0), small.model, small.data, kernel="mala", **small.quick)
     trace = fit.trace(jax.random.key(1), draws=200, particles=4)
@@ -167,6 +168,7 @@ def test_a_bound_that_is_too_noisy_is_undecided_and_more_particles_decide():
     assert mfpda.verdict(jax.random.key(1), fit, particles=30_000).findings[0] is Finding.CONVERGED
 
 
+@pytest.mark.slow
 def test_a_run_that_broke_off_is_not_judged_as_if_it_had_not(small):
     fit = mfpda.fit(
         jax.random.key(0), small.model, small.data, **(small.quick | {"outer_steps": 2}),

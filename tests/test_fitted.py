@@ -88,7 +88,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [pytest.param(case, marks=[pytest.mark.slow] * (case == "stream")) for case in CASES])
 def test_a_loaded_fit_predicts_samples_and_goes_on_as_the_original(case, small, tmp_path):
     data = Stream(draw) if case == "stream" else small.data
     arguments = small.quick | CASES[case]

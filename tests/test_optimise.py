@@ -44,6 +44,7 @@ def draw(key, batch_size):
     return x, jnp.sin(x[:, 0])
 
 
+@pytest.mark.slow
 def test_a_stream_of_a_hundred_steps_compiles_at_most_eight_times(small):
     before = optimise.outer_step._cache_size()
     arguments = {"particles": 11, "outer_steps": 100, "inner_steps": 2, "batch_size": 3, "progress": False}

@@ -9,10 +9,12 @@ import pytest
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "tutorials").glob("*.ipynb"))
 
 
-LONG = [pytest.param(path, marks=pytest.mark.slow) for path in NOTEBOOKS[1:]]  # up to a minute each
+RUNS = [  # a minute each, but for the one that draws what was computed before
+    pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * (path.stem != "04_the_paper")) for path in NOTEBOOKS
+]
 
 
-@pytest.mark.parametrize("path", [NOTEBOOKS[0], *LONG], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", RUNS)
 @pytest.mark.filterwarnings("ignore")  # the notebook runs in a process of its own; these are its client's
 def test_it_runs(path, tmp_path):
     folder = tmp_path / "tutorials"  # a scratch copy of the clone's layout, for what a notebook may write

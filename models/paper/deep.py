@@ -70,7 +70,7 @@ def gradients_finite(potential, thetas):
 
 
 def study(quick):
-    n, particles, outer_steps, every, seeds = (150, 50, 10, 2, 2) if quick else (300, 200, 30, 1, 5)
+    n, particles, outer_steps, every, seeds = (100, 30, 4, 1, 2) if quick else (300, 200, 30, 1, 5)
     neurons = [name for name in models if not (quick and name == "two_layer_wide")]
 
     def run(neuron, seed):

