@@ -165,7 +165,7 @@ def sweep(run: Callable[..., Mapping[str, Any]], progress: bool = True, **axes: 
             bar.set_postfix(point)
             file = folder / f"{k}.nc" if folder else None
             if file and file.is_file():
-                results.append(xr.load_dataset(file, engine="h5netcdf"))
+                results.append(storage.read_dataset(file))
                 continue
             numbers = run(**point)
             check()

@@ -62,12 +62,14 @@ def cost(dataset, kernel):
     for seed in dataset["seed"].values:
         bound, spent = np.log(bounds.sel(seed=seed).values / TARGET), np.log(gradients.sel(seed=seed).values)
         last = int(np.max(np.nonzero(bound > 0)[0], initial=-1))  # the last certificate above the target
-        if last in (-1, len(bound) - 1):
-            costs.append(np.exp(spent[last + 1 if last < 0 else last]))
-            continue
-        way = bound[last] / (bound[last] - bound[last + 1])
-        costs.append(np.exp(spent[last] + way * (spent[last + 1] - spent[last])))
-    return np.asarray(costs)
+        if last == -1:
+            costs.append(spent[0])
+        elif last == len(bound) - 1:
+            costs.append(spent[-1])
+        else:
+            way = bound[last] / (bound[last] - bound[last + 1])
+            costs.append(spent[last] + way * (spent[last + 1] - spent[last]))
+    return np.exp(costs)
 
 
 def claims(dataset):
