@@ -16,6 +16,7 @@ from mfpda import starts as starts
 from mfpda import studies as studies
 from mfpda import theory as theory
 from mfpda.certificate import Certificate as Certificate
+from mfpda.checkpoint import Checkpoint as Checkpoint
 from mfpda.data import Stream as Stream
 from mfpda.diagnostics import summary as summary
 from mfpda.diagnostics import verdict as verdict
@@ -27,6 +28,7 @@ from mfpda.errors import InputError as InputError
 from mfpda.errors import NotConvexWarning as NotConvexWarning
 from mfpda.errors import RunError as RunError
 from mfpda.errors import Status as Status
+from mfpda.errors import Terminated as Terminated
 from mfpda.fitted import Fit as Fit
 from mfpda.fitted import to_inference_data as to_inference_data
 from mfpda.history import Record as Record
@@ -35,6 +37,7 @@ from mfpda.kernels import ULA as ULA
 from mfpda.kernels import FromBlackJAX as FromBlackJAX
 from mfpda.kernels import FromNumPyro as FromNumPyro
 from mfpda.kernels import GradientDescent as GradientDescent
+from mfpda.kernels import StochasticGradient as StochasticGradient
 from mfpda.kernels import Underdamped as Underdamped
 from mfpda.loading import load as load
 from mfpda.model import Model as Model

@@ -15,6 +15,7 @@ miss (a mode that no draw of the prior leads to) stays unseen.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -25,6 +26,7 @@ from jax import Array
 from jax.scipy.special import logsumexp
 
 from mfpda import tempering
+from mfpda.blocks import Blocks
 from mfpda.data import Examples
 from mfpda.errors import CertificateStatus, InputError
 from mfpda.losses import CONVEX, seen_convex, weighted
@@ -168,7 +170,7 @@ class Sample(NamedTuple):
 def sampled(key: Array, potential: GibbsPotential, temper: Temper, replicates: int, particles: int) -> Sample:
     """Tempered replicates of exp(-V), and what they predict at its anchors."""
     thetas, stats = temper.replicated(key, potential, particles, replicates)
-    z, variances = moments(potential.model, thetas, potential.anchors)
+    z, variances = moments(potential.model, thetas, potential.anchors, potential.blocks)
     between, within = jnp.var(z, axis=0, ddof=1), jnp.mean(variances, axis=0)
     return Sample(thetas, stats, z, jnp.mean(z, axis=0), between, within)
 
@@ -185,7 +187,7 @@ class _Problem(NamedTuple):
     def potential(self) -> GibbsPotential:
         """That of q_g."""
         coefficients = over_outputs(self.weights, self.dual) * self.dual
-        return GibbsPotential(self.model, self.examples.x, coefficients, jnp.ones(()))
+        return GibbsPotential(self.model, self.examples.x, coefficients, jnp.ones(()), self.examples.blocks)
 
 
 class _Gap(NamedTuple):
@@ -217,8 +219,8 @@ def certify(
     sample = sampled(key, problem.potential, temper, replicates, particles)
     _check_bound(sample, largest)
     shares, temperature = over_outputs(weights, sample.mean), float(model.temperature)
-    inflation, kappa = sample.inflation(shares), float(_stiffness(problem, sample.thetas))
-    own = moments(model, thetas[None], examples.x).mean[0]
+    inflation, kappa = sample.inflation(shares), float(_stiffness(problem, sample.thetas, sample.z))
+    own = moments(model, thetas[None], examples.x, examples.blocks).mean[0]
     found = _gap(problem, sample, own, kappa * temperature * inflation)
     status = _status(problem, sample, found, feasible)
     certified = status is CertificateStatus.CERTIFIED
@@ -289,7 +291,7 @@ def _check_bound(sample: Sample, largest: float) -> None:
 def _projected(problem: _Problem) -> tuple[_Problem, bool]:
     """The problem with its dual moved into the conjugate's domain, from which rounding may have taken it; and whether
     it was there but for rounding."""
-    model, (_, y), weights, g = problem
+    model, (_, y, _), weights, g = problem
     conjugates = model.loss.over_rows(model.loss.conjugate, g, y)
     feasible = bool(jnp.all(jnp.isfinite(conjugates) | (weights == 0)))
     return (problem._replace(dual=model.loss.over_rows(model.loss.projected, g, y)) if feasible else problem), feasible
@@ -340,27 +342,27 @@ def _stderr(values: np.ndarray) -> float:
 
 
 @jax.jit
-def moments(model: Model, thetas: Array, x: Array) -> Moments:
+def moments(model: Model, thetas: Array, x: Array, blocks: Blocks = Blocks()) -> Moments:
     """Of every replicate, first axis of thetas, at every row of x."""
 
-    def of_one(thetas):
+    def of_block(thetas, x):
         outputs = outputs_at(model, thetas, x)
         return Moments(jnp.mean(outputs, axis=0), jnp.var(outputs, axis=0, ddof=1))
 
-    return jax.lax.map(of_one, thetas)
+    return jax.lax.map(lambda each: blocks.mapped(partial(of_block, each), x), thetas)
 
 
 @jax.jit
-def _stiffness(problem: _Problem, thetas: Array) -> Array:
-    """The mean over replicates."""
-    model, (x, y), *_ = problem
-    return jnp.mean(jax.lax.map(lambda each: stiffness(model, outputs_at(model, each, x), y, problem.weights), thetas))
+def _stiffness(problem: _Problem, thetas: Array, z: Array) -> Array:
+    """The mean over replicates, whose predictions are z."""
+    model, examples, weights, _ = problem
+    return jnp.mean(jax.lax.map(lambda each: stiffness(model, each[0], examples, each[1], weights), (thetas, z)))
 
 
 @jax.jit
 def _fenchel_young(problem: _Problem, z: Array) -> Array:
     """(FY) at every row of z, of shape (rows, anchors, outputs), summed from terms that are never negative."""
-    model, (_, y), weights, g = problem
+    model, (_, y, _), weights, g = problem
     conjugate = model.loss.over_rows(model.loss.conjugate, g, y)
 
     def at(z):
@@ -373,7 +375,7 @@ def _fenchel_young(problem: _Problem, z: Array) -> Array:
 @jax.jit
 def _parts(problem: _Problem, z: Array) -> tuple[Array, Array, Array]:
     """The weighted means of the loss, of g . z and of the conjugate, at every row of z."""
-    (loss, (_, y), weights, g), rows = (problem.model.loss, *problem[1:]), len(z)
+    (loss, (_, y, _), weights, g), rows = (problem.model.loss, *problem[1:]), len(z)
     losses = jax.vmap(lambda z: weighted(weights, loss.over_rows(loss.value, z, y)))(z)
     products = jax.vmap(lambda z: weighted(weights, _inner(g, z)))(z)
     return losses, products, jnp.full(rows, weighted(weights, loss.over_rows(loss.conjugate, g, y)))
@@ -382,14 +384,15 @@ def _parts(problem: _Problem, z: Array) -> tuple[Array, Array, Array]:
 @jax.jit
 def _slope(problem: _Problem, z: Array) -> Array:
     """The derivative of (FY) in z: w_i (l'(z_i) - g_i)."""
-    model, (_, y), weights, g = problem
+    model, (_, y, _), weights, g = problem
     return over_outputs(weights, g) * (model.loss.over_rows(model.loss.derivative, z, y) - g)
 
 
 @jax.jit
 def _along(problem: _Problem, direction: Array, thetas: Array) -> Array:
     """sum_i direction_i . h(theta, x_i) for every particle of every replicate."""
-    return jax.lax.map(lambda each: projections(problem.model, each, problem.examples.x, direction), thetas)
+    model, (x, _, blocks), *_ = problem
+    return jax.lax.map(lambda each: projections(model, each, x, direction, blocks), thetas)
 
 
 def _inner(g: Array, z: Array) -> Array:

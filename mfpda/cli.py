@@ -1,8 +1,9 @@
-"""The command line, thin over the library: ``mfpda run FILE``, ``mfpda certify RUN.nc``, ``mfpda summary RUN.nc``,
-``mfpda study FILE`` and ``mfpda kernels``."""
+"""The command line, thin over the library: ``mfpda run FILE``, ``mfpda resume FOLDER``, ``mfpda certify RUN.nc``,
+``mfpda summary RUN.nc``, ``mfpda study FILE`` and ``mfpda kernels``."""
 
 import argparse
 import dataclasses
+import hashlib
 import importlib.metadata
 import importlib.util
 import sys
@@ -13,13 +14,15 @@ from typing import Any
 
 import jax
 
-from mfpda import plots, schedules, storage, studies
+from mfpda import plots, processes, schedules, storage, studies
+from mfpda.checkpoint import Checkpoint
+from mfpda.devices import is_writer
 from mfpda.diagnostics import summary, verdict
-from mfpda.errors import InputError, RunError
+from mfpda.errors import InputError, RunError, Status, Terminated
 from mfpda.history import Record
 from mfpda.kernels import KERNELS
 from mfpda.kernels.protocol import is_adjusted
-from mfpda.loading import load
+from mfpda.loading import Kept, load
 from mfpda.optimise import fit
 from mfpda.registry import settings_of
 from mfpda.rules import RULES
@@ -34,6 +37,7 @@ PYTHON_NAMES = ("mfpda.MALA(step_size=0.01)", "mfpda.FromBlackJAX(blackjax.hmc, 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; 0 when it did its work, 1 when a run failed, 2 when the input was refused."""
     options = _parser().parse_args(arguments)
+    options.arguments = sys.argv[1:] if arguments is None else arguments
     try:
         return options.command(options)
     except InputError as error:
@@ -43,21 +47,100 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Fit the model of a file, print its summary, and write what was asked for, also of a run that failed."""
+    return _in_processes(options, _run)
+
+
+def _in_processes(options: argparse.Namespace, command: Callable[[argparse.Namespace], int]) -> int:
+    """A command in this process alone, in several that are started here, or as one of those."""
+    processes.check(options.coordinator, options.processes, options.process)
+    if options.coordinator is not None:
+        if options.launched:
+            processes.end_with_parent()
+        with processes.joined(options.coordinator, options.processes, options.process):
+            return command(options)
+    if (options.processes or 1) > 1:
+        code = processes.launch(options.arguments, options.processes)
+        folder = getattr(options, "folder", None) or getattr(options, "checkpoint", None)
+        if code == 1 and folder and Path(folder).is_dir():
+            print(f"mfpda: `mfpda resume {folder}` goes on from its last checkpoint", file=sys.stderr)
+        return code
+    return command(options)
+
+
+def _run(options: argparse.Namespace) -> int:
     for path in filter(None, (options.out, options.figure)):
         storage.check_writable(path)
     module = _module(options.file, *MODEL)
     settings = dict(getattr(module, "settings", {}))
-    arguments = {"progress": not options.quiet} | settings | _overrides(options, settings) | {"throw": True}
+    arguments = settings | _overrides(options, settings)
+    if not options.checkpoint and (options.checkpoint_every or options.checkpoint_seconds):
+        raise InputError(
+            "--checkpoint FOLDER with --checkpoint-every and --checkpoint-seconds", "none", "Name a folder."
+        )
+    if options.checkpoint:
+        every, seconds = options.checkpoint_every or 1, options.checkpoint_seconds
+        arguments["checkpoint"] = Checkpoint(options.checkpoint, every, seconds, origin=_origin(options))
+    return _fitted(options, module, arguments)
+
+
+def resume(options: argparse.Namespace) -> int:
+    """Go on with a run from the folder of its checkpoint: it ends with the same bits as if it had never stopped."""
+    begun = Kept.read(options.folder).beginning.facts["origin"].get("options", {})
+    if begun.get("launched") and options.processes is None:  # in as many processes as it was started in
+        options.processes = begun["processes"]
+        options.arguments = [*options.arguments, "--processes", str(begun["processes"])]
+    return _in_processes(options, _resume)
+
+
+def _resume(options: argparse.Namespace) -> int:
+    for path in filter(None, (options.out, options.figure)):
+        storage.check_writable(path)
+    kept = Kept.read(options.folder)
+    origin = kept.beginning.facts["origin"]
+    if "file" not in origin:
+        advice = "Go on with it in Python: mfpda.fit(..., resume=folder)."
+        raise InputError("a checkpoint of `mfpda run`", "one that was made in Python", advice)
+    file = options.model or origin["file"]
+    if not Path(file).is_file():
+        advice = "If it has moved, say where: mfpda resume FOLDER --model FILE.py."
+        raise InputError("the model file of the run", f"no file at {file!r}", advice)
+    if _digest(file) != origin["digest"]:
+        advice = "Give the file as it was: mfpda resume FOLDER --model FILE.py."
+        raise InputError(
+            "the model file of the run", f"that {file!r} has been changed since (its digest differs)", advice
+        )
+    module = _module(file, *MODEL)
+    begun = argparse.Namespace(**origin["options"])
+    settings = dict(getattr(module, "settings", {}))
+    arguments = settings | _overrides(begun, settings)
+    arguments["outer_steps"] = options.outer_steps or kept.ends[-1]
+    every, seconds = begun.checkpoint_every or 1, begun.checkpoint_seconds
+    arguments |= {"resume": options.folder, "checkpoint": Checkpoint(options.folder, every, seconds)}
+    options.file, options.key = file, begun.key
+    return _fitted(options, module, arguments)
+
+
+def _fitted(options: argparse.Namespace, module: ModuleType, arguments: dict[str, Any]) -> int:
+    """Fit, print the summary, write what was asked for."""
+    arguments = {"progress": True} | arguments | {"throw": True}
     if options.quiet:
         arguments["progress"] = False
     data_key, fit_key = jax.random.split(jax.random.key(options.key))
-    failed = False
+    code = 0
     try:
         result = fit(fit_key, module.model, module.data(data_key), **arguments)
     except RunError as error:
-        result, failed = error.fit, True
+        result, code = error.fit, 1
         reason = f": {error.__cause__}" if error.__cause__ else ""
         print(f"mfpda: the run {result.status.value} after outer step {result.outer_steps}{reason}", file=sys.stderr)
+    except Terminated as error:
+        result, code = error.fit, int(str(error.code))
+    if result.status is Status.INTERRUPTED:
+        code = code or 130  # 128 + SIGINT, as shells know it
+    if not is_writer():
+        return code
+    if result.folder and result.status not in (Status.FINISHED, Status.CERTIFIED):
+        print(f"mfpda: `mfpda resume {result.folder}` goes on after outer step {result.outer_steps}", file=sys.stderr)
     if options.out:
         named = result.attributes | {MODEL_FILE: str(Path(options.file).resolve())}
         dataclasses.replace(result, attributes=named).save(options.out)
@@ -72,7 +155,17 @@ def run(options: argparse.Namespace) -> int:
             options.figure,
         )
         print(f"drawn {options.figure}")
-    return int(failed)
+    return code
+
+
+def _origin(options: argparse.Namespace) -> dict[str, Any]:
+    """What ``resume`` needs to make the same call again: the model's file, its digest, and what was asked for."""
+    asked = {name: value for name, value in vars(options).items() if name not in ("command", "arguments")}
+    return {"file": str(Path(options.file).resolve()), "digest": _digest(options.file), "options": asked}
+
+
+def _digest(path: str) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
 
 
 def summarise(options: argparse.Namespace) -> int:
@@ -152,10 +245,13 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("run", help="fit the model of a file", description=run.__doc__)
     command.set_defaults(command=run)
     command.add_argument("file", help="a Python file with `model`, `data(key)` and `settings`, as in models/")
-    command.add_argument("--out", metavar="RUN.nc", help="save the fit as netCDF, for ArviZ and mfpda.load")
-    command.add_argument("--figure", metavar="RUN.png", help="draw the file's figure(fit), or the risk if it has none")
+    _add_results(command)
     command.add_argument("--key", type=int, default=0, help="seed of the random key (default 0)")
-    command.add_argument("--quiet", action="store_true", help="no progress bar")
+    command.add_argument("--checkpoint", metavar="FOLDER", help="a new folder to keep the run in, for mfpda resume")
+    command.add_argument(
+        "--checkpoint-every", type=int, metavar="K", help="outer steps between checkpoints (default 1)"
+    )
+    command.add_argument("--checkpoint-seconds", type=float, metavar="S", help="seconds between them, instead")
     settings = command.add_argument_group("arguments of fit (default: the file's settings)")
     settings.add_argument("--rule", metavar="NAME", help=", ".join(RULES))
     settings.add_argument("--kernel", metavar="NAME", help=", ".join(KERNELS))
@@ -167,9 +263,21 @@ def _parser() -> argparse.ArgumentParser:
     settings.add_argument("--batch-size", metavar="B", help="a number, or none for the full batch")
     settings.add_argument("--certify-every", type=int, metavar="K")
     settings.add_argument("--stop-at-gap", type=float, metavar="EPS")
+    settings.add_argument(
+        "--memory", type=float, metavar="GIB", help="for intermediate results (default: a quarter of what is free)"
+    )
     settings.add_argument("--record-every", type=int, metavar="K")
     settings.add_argument("--record-particles", type=int, metavar="M")
     settings.add_argument("--record-sites", metavar="A,B")
+    _add_processes(command)
+
+    command = commands.add_parser("resume", help="go on with a run from its checkpoint", description=resume.__doc__)
+    command.set_defaults(command=resume)
+    command.add_argument("folder", help="the folder of mfpda run --checkpoint")
+    _add_results(command)
+    command.add_argument("--model", metavar="FILE.py", help="the file of its model, if it has moved since")
+    command.add_argument("--outer-steps", type=int, metavar="T", help="outer steps in all, if more than were asked for")
+    _add_processes(command)
 
     command = commands.add_parser(
         "certify", help="bound a saved run's distance to the optimum", description=certify.__doc__
@@ -195,11 +303,31 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_results(command: argparse.ArgumentParser) -> None:
+    """What a command that fits is to write and show."""
+    command.add_argument("--out", metavar="RUN.nc", help="save the fit as netCDF, for ArviZ and mfpda.load")
+    command.add_argument("--figure", metavar="RUN.png", help="draw the file's figure(fit), or the risk if it has none")
+    command.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
+def _add_processes(command: argparse.ArgumentParser) -> None:
+    several = command.add_argument_group(
+        "several processes, which share the particles",
+        "On one machine: --processes 2. On several, the same command on each with a --process of its own, and with the "
+        "--coordinator where process 0 runs: --coordinator 10.0.0.1:9876 --processes 4 --process 1. Each needs the "
+        "file and its data; process 0 writes.",
+    )
+    several.add_argument("--processes", type=int, metavar="N", help="how many there are (default 1)")
+    several.add_argument("--coordinator", metavar="HOST:PORT", help="where process 0 listens")
+    several.add_argument("--process", type=int, metavar="K", help="which one this is, from 0 to N - 1")
+    several.add_argument("--launched", action="store_true", help=argparse.SUPPRESS)
+
+
 def _overrides(options: argparse.Namespace, settings: dict[str, Any]) -> dict[str, Any]:
     """The arguments of fit that the command line gives."""
     given: dict[str, Any] = {
         name: getattr(options, name)
-        for name in ("rule", "kernel", "start", "particles", "outer_steps", "certify_every", "stop_at_gap")
+        for name in ("rule", "kernel", "start", "particles", "outer_steps", "certify_every", "stop_at_gap", "memory")
         if getattr(options, name) is not None
     }
     if options.inner_steps is not None:

@@ -14,12 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from mfpda.blocks import Blocks
 from mfpda.errors import InputError, NotConvexWarning, reason
 from mfpda.losses import CONVEX, seen_convex
 from mfpda.model import Model
 from mfpda.schedules import positive_count
 
 STREAM_BATCH = 50  # the paper's
+CHECKED = 2**20  # numbers that are looked at together, to see whether they are finite
 
 
 @dataclass(frozen=True)
@@ -37,16 +39,18 @@ class Stream:
 
 
 class Examples(NamedTuple):
-    """Inputs and labels, first axis over examples; y may be None."""
+    """Inputs and labels, first axis over examples; y may be None. ``blocks`` says how many are looked at together."""
 
     x: Array
     y: Any
+    blocks: Blocks = Blocks()
 
 
 class DataSet:
     """A fixed set of n examples: the anchors of every outer step."""
 
     is_stream = False
+    blocks = Blocks()
 
     def __init__(self, key: Array, examples: Examples, batch_size: int | None):
         n = len(examples.x)
@@ -63,17 +67,21 @@ class DataSet:
 
         The n mod b examples at the end of a permutation wait for another epoch.
         """
+        examples = self.judged_on(t)
         if self.batch_size is None:
-            return self.examples, None
+            return examples, None
         n, b = len(self.examples.x), self.batch_size
         epoch, place = divmod(t - 1, n // b)
         if epoch != self._epoch:
             self._epoch, self._order = epoch, np.asarray(jax.random.permutation(jax.random.fold_in(self.key, epoch), n))
-        return self.examples, jnp.asarray(self._order[place * b : (place + 1) * b])
+        return examples, jnp.asarray(self._order[place * b : (place + 1) * b])
+
+    def check_drawn_again(self, t: int) -> None:
+        """There is nothing to draw."""
 
     def judged_on(self, t: int) -> Examples:
         """All the data: risk is the empirical risk."""
-        return self.examples
+        return _in_blocks(self.examples, self.blocks)
 
 
 class StreamFeed:
@@ -85,6 +93,7 @@ class StreamFeed:
     """
 
     is_stream = True
+    blocks = Blocks()
 
     def __init__(
         self,
@@ -104,22 +113,24 @@ class StreamFeed:
         """The buffer with batch t in it, and the places of that batch."""
         start = (t - 1) * self.batch_size
         if self._filled < t:
-            buffer = _enlarged(self._buffer, self.capacity(t))
+            buffer = enlarged(self._buffer, capacity(t, self.batch_size))
             self._buffer = Examples(
-                *(_written(old, new, start) for old, new in zip(buffer, self._batch(t), strict=True))
+                *(_written(old, new, start) for old, new in zip(buffer[:2], self._batch(t)[:2], strict=True))
             )
             self._filled = t
-        return self._buffer, jnp.arange(start, start + self.batch_size)
+        return _in_blocks(self._buffer, self.blocks), jnp.arange(start, start + self.batch_size)
+
+    def check_drawn_again(self, t: int) -> None:
+        """Refuse a stream that does not draw batch t, which is in the buffer, as it was drawn before."""
+        places = slice((t - 1) * self.batch_size, t * self.batch_size)
+        for old, new in zip(self._buffer[:2], self._draw(t)[:2] if t else (), strict=bool(t)):
+            if new is not None and not np.array_equal(np.asarray(old[places]), np.asarray(new)):
+                advice = "Pass the same Stream; its draw(key, batch_size) has to be a function of the key."
+                raise InputError("the stream of the run that is resumed", f"another batch {t}", advice)
 
     def judged_on(self, t: int) -> Examples:
         """The next batch, which the state after step t has not seen: its risk is unbiased for the expected risk."""
-        return self._batch(t + 1)
-
-    def capacity(self, t: int) -> int:
-        steps = 4
-        while steps < t:
-            steps *= 2
-        return steps * self.batch_size
+        return _in_blocks(self._batch(t + 1), self.blocks)
 
     def _batch(self, t: int) -> Examples:
         if self._drawn[0] != t:
@@ -149,6 +160,7 @@ def feed(
     """The feed for what the user gave as data; ``buffer`` holds the ``filled`` batches of a stream that is resumed."""
     if isinstance(data, Stream):
         return StreamFeed(key, model, data, batch_size, buffer, filled)
+    data = data[:2] if isinstance(data, Examples) else data
     if not (isinstance(data, (tuple, list)) and len(data) == 2):
         raise InputError("data as (x, y) or mfpda.Stream(draw)", type(data).__name__, "Pass a pair of arrays.")
     return DataSet(key, check_examples(model, *data), batch_size)
@@ -210,15 +222,32 @@ def _as_numpy(a: Any, name: str) -> np.ndarray:
 
 
 def as_array(a: np.ndarray) -> Array:
-    return jnp.asarray(a, float) if np.issubdtype(a.dtype, np.floating) else jnp.asarray(a)
+    """As JAX has it. What cannot be written to, a memory map of mode "r" say, is used where it lies if it is aligned
+    and of the right type; all else is copied, so that nothing changes when the user changes it."""
+    kind = float if np.issubdtype(a.dtype, np.floating) else None
+    usable = not a.flags.writeable and a.dtype == jnp.result_type(kind or a.dtype)
+    return jax.device_put(a) if usable else jnp.array(a, kind)
 
 
-def _enlarged(examples: Examples, capacity: int) -> Examples:
+def _in_blocks(examples: Examples, blocks: Blocks) -> Examples:
+    return examples._replace(blocks=blocks.over(len(examples.x)))
+
+
+def capacity(t: int, batch_size: int) -> int:
+    """How many anchors a stream's buffer has room for at step t."""
+    steps = 4
+    while steps < t:
+        steps *= 2
+    return steps * batch_size
+
+
+def enlarged(examples: Examples, capacity: int) -> Examples:
+    """The examples with room for more: free places repeat the first."""
     missing = capacity - len(examples.x)
     if missing <= 0:
         return examples
     pad = lambda a: jnp.concatenate([a, jnp.broadcast_to(a[:1], (missing, *a.shape[1:]))])  # noqa: E731
-    return Examples(pad(examples.x), None if examples.y is None else pad(examples.y))
+    return examples._replace(x=pad(examples.x), y=None if examples.y is None else pad(examples.y))
 
 
 def _written(buffer: Any, batch: Any, start: int) -> Any:
@@ -226,15 +255,22 @@ def _written(buffer: Any, batch: Any, start: int) -> Any:
 
 
 def _refuse_non_finite(name: str, a: np.ndarray) -> None:
-    if np.issubdtype(a.dtype, np.inexact):
-        bad = ~np.isfinite(a)
+    if not np.issubdtype(a.dtype, np.inexact):
+        return
+    count, first = 0, ""
+    rows = max(1, CHECKED * len(a) // max(a.size, 1))
+    for start in range(0, len(a), rows):  # no temporary array of the size of the data
+        bad = ~np.isfinite(a[start : start + rows])
         if bad.any():
-            first = ", ".join(str(int(i)) for i in np.argwhere(bad)[0])
-            raise InputError(
-                f"finite values in {name}",
-                f"{int(bad.sum())} NaN or infinite of {a.size}, the first at {name}[{first}]",
-                "Drop those examples or fill them in.",
-            )
+            row, *others = np.argwhere(bad)[0]
+            first = first or ", ".join(str(int(i)) for i in (start + row, *others))
+            count += int(bad.sum())
+    if count:
+        raise InputError(
+            f"finite values in {name}",
+            f"{count} NaN or infinite of {a.size}, the first at {name}[{first}]",
+            "Drop those examples or fill them in.",
+        )
 
 
 @jax.jit

@@ -194,18 +194,20 @@ def verdict(key: Array, fit: Fit, tolerance: float = 0.05, **certifying: Any) ->
     certify_key, stein_key, temper_key, prior_key, tune_key = jax.random.split(as_key(key), 5)
     positive(tolerance, "tolerance")
     judged = fit.certify(certify_key, **certifying)
-    potential, model = fit.last_potential, fit.model
+    model = fit.model
+    potential = dataclasses.replace(fit.last_potential, blocks=fit.blocks_for(judged.particles))
     stein = stein_test(stein_key, fit.thetas, potential)
     particles, replicates = judged.particles, judged.replicates
     temper = STARTS.resolve(certifying.get("temper") or Temper())
     fresh = certificate.sampled(temper_key, potential, temper, replicates, particles)
-    own = predict(model, fit.thetas, potential.anchors)
+    own = predict(model, fit.thetas, potential.anchors, potential.blocks)
     distance = float(jnp.sqrt(jnp.mean(jnp.square(own - fresh.mean))))
     tempered = isinstance(fit.start, Temper)  # its particles share ancestors, and are as noisy as one of the replicates
     own_noise = (fresh.between * particles if tempered else fresh.within) / len(fit.thetas)
     noise = float(jnp.sqrt(jnp.mean(own_noise + fresh.between / replicates)))
 
-    prior = predict(model, sampling.draw_prior(prior_key, particles, potential), fit.examples.x)
+    draws = sampling.draw_prior(prior_key, particles, potential)
+    prior = predict(model, draws, fit.examples.x, potential.blocks)
     losses = model.loss.over_rows(model.loss.value, prior, fit.examples.y)
     to_win = float(weighted(fit.weights, losses)) - judged.dual_value
     share, gap_share = ((number / to_win if to_win > 0 else np.inf) for number in (judged.upper, judged.gap))
@@ -240,7 +242,8 @@ def _why_wrong(key: Array, fit: Fit) -> Finding:
         return Finding.TOO_SLOW if is_adjusted(kernel) else Finding.TOO_COARSE
     curvature = tuning.curvature(key, fit.last_potential, fit.thetas)
     chosen = dataclasses.replace(kernel, step_size=AUTO).tuned(curvature).step_size
-    return Finding.TOO_COARSE if float(fit.state.step_size) > 2 * float(chosen) else Finding.TOO_SLOW
+    used = fit.rows[-1].stats["step_size"] if fit.rows else np.nan
+    return Finding.TOO_COARSE if used > 2 * float(chosen) else Finding.TOO_SLOW
 
 
 def summary(inference_data: Any) -> str:

@@ -97,7 +97,16 @@ class RunError(RuntimeError):
         super().__init__(
             f"The run {fit.status.value} after outer step {fit.outer_steps}{reason.rstrip('. ')}. {fit.status.advice} "
             "The fit so far is on this error as .fit, and fit(..., throw=False) returns it instead of raising."
+            + (f" Its checkpoint is in {str(fit.folder)!r}." if fit.folder else "")
         )
+
+
+class Terminated(SystemExit):
+    """SIGTERM ended a run, and ends the program. ``fit`` is everything it had done."""
+
+    def __init__(self, fit: Any):
+        self.fit = fit
+        super().__init__(143)  # 128 + SIGTERM, as shells know it
 
 
 def reason(error: Exception) -> str:

@@ -108,12 +108,12 @@ def objective(key: Array, fit: Any, k: int = 10) -> Objective:
     With at most 5 parameters, KL = -H(q) - E_q log p0 from the particles, by nearest neighbours. With more, KL of the
     Gibbs density that they last sampled, by tempering, next to the particles' own risk. (``fit.certify`` gives L(q_g).)
     """
-    thetas, model, (x, y) = fit.thetas, fit.model, fit.examples
+    thetas, model, (x, y, blocks) = fit.thetas, fit.model, fit.examples
     temperature, z = float(model.temperature), fit.predict(x)
     risk = float(weighted(fit.weights, model.loss.over_rows(model.loss.value, z, y)))
     slope = over_outputs(fit.weights, z) * model.loss.over_rows(model.loss.derivative, z, y)
     linear = np.asarray(
-        projections(model, thetas, x, slope), float
+        projections(model, thetas, x, slope, blocks), float
     )  # what each particle adds to the risk, to 1st order
     if thetas.shape[1] <= MOST_DIMENSIONS:
         terms, which = _entropy_terms(thetas, k)

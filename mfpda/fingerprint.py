@@ -14,6 +14,7 @@ from mfpda.model import Model
 from mfpda.outputs import outputs_at
 
 FEW = 4  # particles and examples that are compared
+VALUES = "h(theta, x)", "log p0(theta)", "loss"
 
 
 def names(model: Model, x: Any) -> dict[str, Any]:
@@ -33,11 +34,9 @@ def values(model: Model, thetas: Array, examples: Examples) -> dict[str, Array]:
 @jax.jit
 def _values(model: Model, thetas: Array, x: Array, y: Any) -> dict[str, Array]:
     outputs = outputs_at(model, thetas, x)
-    return {
-        "h(theta, x)": outputs,
-        "log p0(theta)": jax.vmap(model.log_prior, in_axes=(0, None))(thetas, x[0]),
-        "loss": model.loss.over_rows(model.loss.value, jnp.mean(outputs, axis=0), y),
-    }
+    log_densities = jax.vmap(model.log_prior, in_axes=(0, None))(thetas, x[0])
+    losses = model.loss.over_rows(model.loss.value, jnp.mean(outputs, axis=0), y)
+    return dict(zip(VALUES, (outputs, log_densities, losses), strict=True))
 
 
 def check_names(model: Model, x: Any, earlier: dict[str, Any]) -> None:

@@ -4,8 +4,9 @@ import functools
 import importlib.metadata
 import json
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -14,10 +15,12 @@ import numpy as np
 import xarray as xr
 from jax import Array
 
-from mfpda import arviz_data, certificate, fingerprint, history, sampling, storage, tempering, tuning
+from mfpda import arviz_data, blocks, certificate, fingerprint, history, sampling, storage, tempering, tuning
+from mfpda.blocks import Blocks
 from mfpda.certificate import Certificate
 from mfpda.data import Examples, as_array
 from mfpda.errors import InputError, Status, listed
+from mfpda.history_store import HistoryStore
 from mfpda.kernels import KERNELS, Kernel
 from mfpda.keys import as_key
 from mfpda.model import Model, Structure
@@ -40,7 +43,7 @@ class RunState(NamedTuple):
     coefficients: Coefficients
     batch: Array | None
     stats: sampling.SampleStats
-    step_size: Array  # where acceptance has led an "auto" step size; NaN before it has led anywhere
+    factor: Array  # what acceptance has put on an "auto" step size
 
 
 def initial_state(
@@ -48,7 +51,7 @@ def initial_state(
 ) -> RunState:
     """The state before outer step 1: M draws of q1, no coefficients."""
     draw_key, begin_key = jax.random.split(key)
-    potential = prior_potential(model, _anchors(examples, batch, rule))
+    potential = prior_potential(model, _anchors(examples, batch, rule), examples.blocks)
     thetas = sampling.draw_initial(draw_key, particles, potential)
     return RunState(
         sampling.begin(begin_key, thetas, potential, kernel),
@@ -56,13 +59,13 @@ def initial_state(
         Coefficients(potential.coefficients, potential.gamma),
         batch,
         sampling.SampleStats(jnp.ones(particles), jnp.zeros(particles, bool), jnp.zeros(particles)),
-        jnp.full((), jnp.nan, float),
+        jnp.ones((), float),
     )
 
 
 def current_potential(model: Model, examples: Examples, rule: Rule, state: RunState) -> GibbsPotential:
     """The potential that the last outer step sampled."""
-    return GibbsPotential(model, _anchors(examples, state.batch, rule), *state.coefficients)
+    return GibbsPotential(model, _anchors(examples, state.batch, rule), *state.coefficients, examples.blocks)
 
 
 def _anchors(examples: Examples, batch: Array | None, rule: Rule) -> Array:
@@ -73,7 +76,7 @@ class Selected(NamedTuple):
     """One recorded state of a run."""
 
     outer_step: int
-    particles: dict[str, np.ndarray]
+    particles: Mapping[str, np.ndarray]
     predict: Callable[[Any], Array]
 
 
@@ -104,11 +107,17 @@ class Fit:
     rows: tuple[history.Row, ...]
     status: Status
     attributes: dict[str, Any]
+    store: HistoryStore | None = None  # where the rows lie, if they are on disk
 
     def __repr__(self) -> str:
         last = self.rows[-1].stats if self.rows else {}
         risk = f", risk {last['risk']:.4g}" if "risk" in last else ""
         return f"Fit({len(self.thetas)} particles, {self.outer_steps} outer steps{risk}, {self.status.value})"
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of the run's checkpoint, if it has one."""
+        return None if self.store is None else self.store.folder
 
     @property
     def structure(self) -> Structure:
@@ -126,7 +135,20 @@ class Fit:
 
     def predict(self, x: Any) -> Array:
         """(1/M) sum_r h(theta_r, x) for every row of x."""
-        return predict(self.model, self.thetas, _rows(x, self.examples.x))
+        x = _rows(x, self.examples.x)
+        return predict(self.model, self.thetas, x, self.blocks_for(len(self.thetas), len(x)))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What ``fit`` was asked for, and the rows of its blocks."""
+        return json.loads(self.attributes["settings"])
+
+    def blocks_for(self, particles: int, n: int = 0) -> Blocks:
+        """The run's blocks; for more particles or inputs than it has, those that fit in its memory budget."""
+        x = self.examples.x
+        if particles <= len(self.thetas) and n <= len(x):
+            return self.examples.blocks
+        return blocks.within(self.settings.get("memory"), self.model, x[0], particles).over(max(n, len(x)))
 
     @functools.cached_property
     def _averaged(self) -> Dual:
@@ -155,9 +177,10 @@ class Fit:
     def potential(self) -> GibbsPotential:
         """The potential of q_g, at gamma = 1."""
         if self.outer_steps == 0:
-            return prior_potential(self.model, self.examples.x)
+            return prior_potential(self.model, self.examples.x, self.examples.blocks)
         coefficients = over_outputs(self.weights, self.dual) * self.dual
-        return GibbsPotential(self.model, self.examples.x[: self._seen], coefficients[: self._seen], jnp.ones(()))
+        anchors, coefficients = self.examples.x[: self._seen], coefficients[: self._seen]
+        return GibbsPotential(self.model, anchors, coefficients, jnp.ones(()), self.examples.blocks)
 
     @functools.cached_property
     def last_potential(self) -> GibbsPotential:
@@ -173,7 +196,8 @@ class Fit:
         temper = self._temper
         temper_key, choose_key = jax.random.split(key)
         particles = max(num, FEWEST_TEMPERED)
-        thetas, _ = _temper(temper_key, self.potential, particles, temper.kernel, temper.moves, temper.share)
+        potential = replace(self.potential, blocks=self.blocks_for(particles))
+        thetas, _ = _temper(temper_key, potential, particles, temper.kernel, temper.moves, temper.share)
         if num < particles:
             thetas = jax.random.choice(choose_key, thetas, (num,), replace=False)
         return constrain(self.model, thetas, self.examples.x[0])
@@ -216,8 +240,9 @@ class Fit:
         if not isinstance(temper, Temper):
             raise InputError("a Temper to sample the fitted density with", repr(temper), "Give Temper(moves=20), say.")
         particles = max(len(self.thetas), FEWEST_TEMPERED) if particles is None else particles
+        examples = self.examples._replace(blocks=self.blocks_for(positive_count(particles, "particles")))
         return certificate.certify(
-            key, self.model, self.examples, self.weights, g, self.thetas, temper, replicates, particles, level, bound
+            key, self.model, examples, self.weights, g, self.thetas, temper, replicates, particles, level, bound
         )
 
     def trace(
@@ -239,7 +264,7 @@ class Fit:
         used = self.kernel if own else KERNELS.resolve(kernel)
         planned = tuning.plan(used, max(self.outer_steps, 1))[-1]
         potential = self.last_potential
-        carried = self.state.step_size if own else jnp.full((), jnp.nan)
+        carried = self.state.factor if own else jnp.ones(())
         thetas, stats, settled = _trace(key, potential, planned, self.thetas, carried, draws, particles)
         values = constrain(self.model, jnp.swapaxes(thetas, 0, 1).reshape(-1, thetas.shape[-1]), self.examples.x[0])
         chains = {name: value.reshape(particles, draws, *value.shape[1:]) for name, value in values.items()}
@@ -272,12 +297,19 @@ class Fit:
         row = self.rows[int(jax.random.choice(as_key(key), len(self.rows), p=(steps + 1) / jnp.sum(steps + 1)))]
         values = {name: jnp.asarray(value) for name, value in row.particles.items()}
         return Selected(
-            row.outer_step, row.particles, lambda x: _predict_from(self.model, values, _rows(x, self.examples.x))
+            row.outer_step,
+            row.particles,
+            lambda x: _predict_from(
+                self.model, values, _rows(x, self.examples.x), self.blocks_for(len(self.thetas), len(x))
+            ),
         )
 
     @functools.cached_property
     def idata(self) -> Any:
-        """The fit as ArviZ data (a DataTree where ArviZ is 1.x): chain = run, draw = particle."""
+        """The fit as ArviZ data (a DataTree where ArviZ is 1.x): chain = run, draw = particle.
+
+        The particle history of a run with a checkpoint stays on disk: what is asked of it is read from there.
+        """
         return arviz_data.container(self.groups, self.attributes)
 
     @functools.cached_property
@@ -296,7 +328,11 @@ class Fit:
                 },
                 coords={"chain": [0], "draw": np.arange(len(self.thetas))},
             ),
-            "particle_history": history.particle_history(rows, model, structure),
+            "particle_history": (
+                self.store.opened(len(rows))
+                if self.store and rows
+                else history.particle_history(rows, model, structure)
+            ),
             "outer_stats": history.outer_stats(rows),
             "prior": history.particles_dataset(self.initial, model, structure),
             "constant_data": self._constant_data(),
@@ -331,8 +367,14 @@ class Fit:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything as netCDF, for ArviZ to read and for ``mfpda.load`` to go on from."""
         values = fingerprint.values(self.model, self.thetas, self.examples)
-        extra = {"state": self.state, "fingerprint": values, "buffer": tuple(self.examples) if self.is_stream else ()}
-        attributes = {
+        extra = {"state": self.state, "fingerprint": values, "buffer": self.examples[:2] if self.is_stream else ()}
+        groups = self.groups | {storage.RUN_STATE: storage.pack(extra).assign_attrs(self.described)}
+        storage.write(path, arviz_data.as_tree(groups, self.attributes))
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """What a file holds of it, besides arrays, for a run to go on from there."""
+        return {
             "is_stream": int(self.is_stream),
             "batch_size": self.batch_size or 0,
             "outer_steps": self.outer_steps,
@@ -345,10 +387,8 @@ class Fit:
                     "start": STARTS.described(self.start),
                 }
             ),
-            **fingerprint.names(self.model, self.examples.x[0]),
+            **fingerprint.names(self.model, jax.ShapeDtypeStruct(self.examples.x.shape[1:], self.examples.x.dtype)),
         }
-        groups = self.groups | {storage.RUN_STATE: storage.pack(extra).assign_attrs(attributes)}
-        storage.write(path, arviz_data.as_tree(groups, self.attributes))
 
 
 def _checked_dual(dual: Any, shape: tuple[int, ...]) -> Array:
@@ -372,13 +412,14 @@ def to_inference_data(*fits: Fit) -> Any:
     return arviz_data.container(arviz_data.stacked([fit.groups for fit in fits]), fits[0].attributes)
 
 
+@functools.cache
 def versions() -> dict[str, str]:
     return {f"{name}_version": importlib.metadata.version(name) for name in ("mfpda", "jax", "numpyro", "arviz")}
 
 
 @jax.jit
-def predict(model: Model, thetas: Array, x: Array) -> Array:
-    return predictions(model, thetas, x)
+def predict(model: Model, thetas: Array, x: Array, blocks: Blocks = Blocks()) -> Array:
+    return predictions(model, thetas, x, blocks)
 
 
 def constrain(model: Model, thetas: Array, x: Array) -> dict[str, Array]:
@@ -393,9 +434,9 @@ def _constrain(model: Model, thetas: Array, x: Array) -> dict[str, Array]:
 
 
 @jax.jit
-def _predict_from(model: Model, values: dict[str, Array], x: Array) -> Array:
+def _predict_from(model: Model, values: dict[str, Array], x: Array, blocks: Blocks) -> Array:
     at_rows = jax.vmap(model.output_of, in_axes=(None, 0))
-    return jnp.mean(jax.vmap(at_rows, in_axes=(0, None))(values, x), axis=0)
+    return blocks.mapped(lambda x: jnp.mean(jax.vmap(at_rows, in_axes=(0, None))(values, x), axis=0), x)
 
 
 @jax.jit

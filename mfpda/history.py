@@ -45,9 +45,6 @@ class Record:
         if self.particles is not None:
             positive_count(self.particles, "Record.particles")
 
-    def wants(self, t: int) -> bool:
-        return t % self.every == 0
-
     def kept_sites(self, structure: Structure) -> tuple[str, ...]:
         names = tuple(site.name for site in structure.sites)
         wanted = names if self.sites is None else tuple(self.sites)
@@ -60,12 +57,24 @@ class Record:
         return {name: np.asarray(values[name][: self.particles]) for name in sites}
 
 
+def recorded_steps(every: int, certify_every: int, ends: Sequence[int], after: int = 0) -> list[int]:
+    """The outer steps after this one that a run records: every so many, those it certifies, and the last.
+
+    ``ends`` are the lengths that were asked for, one after another: what was once to be recorded stays so.
+
+    >>> recorded_steps(3, 0, [4, 7])
+    [3, 4, 6, 7]
+    """
+    certified = lambda t: certify_every > 0 and t % certify_every == 0  # noqa: E731
+    return [t for t in range(after + 1, max(ends) + 1) if t % every == 0 or certified(t) or t in ends]
+
+
 class Row(NamedTuple):
     """The state after one outer step, as recorded."""
 
     outer_step: int
     stats: dict[str, float]
-    particles: dict[str, np.ndarray]
+    particles: Mapping[str, np.ndarray]
 
 
 def particles_dataset(values: Mapping[str, Any], model: Model, structure: Structure) -> xr.Dataset:

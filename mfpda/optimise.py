@@ -1,10 +1,10 @@
-"""The outer loop: one compiled step, driven from Python, where progress, recording, Ctrl-C and early stops live."""
+"""``fit``, the one entry function: it checks what it is given, then drives the outer loop from Python, where progress,
+recording, Ctrl-C and early stops live."""
 
-import json
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,96 +12,25 @@ import numpy as np
 from jax import Array
 from tqdm import tqdm
 
-from mfpda import fingerprint, history, sampling, schedules, storage, tuning
-from mfpda.data import DataSet, Examples, StreamFeed, feed
-from mfpda.errors import InputError, RunError, Status, listed
-from mfpda.fitted import Fit, RunState, constrain, current_potential, initial_state, predict, versions
-from mfpda.history import Record, Row
+from mfpda import blocks, fingerprint, history, schedules, signals, tuning
+from mfpda import checkpoint as checkpoints
+from mfpda.blocks import Blocks
+from mfpda.checkpoint import Checkpoint
+from mfpda.data import DataSet, StreamFeed, feed
+from mfpda.devices import Agreement, agreed, in_first_process, is_lost, is_writer, mesh_over, several_processes
+from mfpda.errors import InputError, RunError, Status, Terminated, listed
+from mfpda.fitted import Fit
+from mfpda.history import Record
 from mfpda.kernels import KERNELS, ULA, Kernel
-from mfpda.kernels.protocol import is_adjusted
 from mfpda.keys import as_key
+from mfpda.loading import Kept
 from mfpda.model import Model
-from mfpda.outputs import Outputs, outputs_at, stiffness
-from mfpda.rules import RULES, DualAveraging, Problem, Rule
+from mfpda.rules import RULES, DualAveraging, Rule
+from mfpda.running import Metrics, Run
 from mfpda.schedules import Schedule, positive, positive_count
 from mfpda.starts import STARTS, Start, Warm
 
-CERTIFY = 4  # folded into the key of an outer step for its certificate; its other keys are split from it
 CERTIFY_EVERY = 10  # where stop_at_gap is given alone
-Metrics = dict[str, Callable[[Callable[[Any], Array]], float]]
-
-
-class StepStats(NamedTuple):
-    """Scalars of one outer step."""
-
-    finite: Array
-    step_size: Array
-    acceptance_rate: Array
-    diverging: Array
-    gradients: Array
-    start: dict[str, Array]
-
-
-@jax.jit
-def outer_step(
-    key: Array,
-    t: Array,
-    state: RunState,
-    examples: Examples,
-    batch: Array | None,
-    model: Model,
-    kernel: Kernel,
-    rule: Rule,
-    start: Start,
-    inner_steps: Array,
-) -> tuple[RunState, StepStats]:
-    """Outer step t of particle dual averaging (Algorithms 1 and 3), for any plugs. ``key`` is the run's."""
-    rule_key, tune_key, start_key, inner_key = jax.random.split(jax.random.fold_in(key, t), 4)
-    t = t.astype(float)
-    old = current_potential(model, examples, rule, state)
-    outputs = Outputs(model, state.ensemble.theta, examples.x)
-    problem = Problem(examples.y, model.loss, model.temperature)
-    rule_state, coefficients = rule.update(rule_key, state.rule, t, outputs, batch, problem)
-
-    state = state._replace(rule=rule_state, coefficients=coefficients, batch=batch)
-    new = current_potential(model, examples, rule, state)
-    kernel, retuned = tuning.tuned(tune_key, kernel, new, state.ensemble.theta, state.step_size)
-    ensemble, start_stats = start(start_key, state.ensemble, old, new, kernel)
-    ensemble, sample_stats, kernel = sampling.run(inner_key, ensemble, new, kernel, inner_steps, retuned)
-
-    step_size = tuning.step_size_of(kernel)
-    finite = jnp.all(jnp.isfinite(ensemble.theta)) & jnp.all(jnp.isfinite(coefficients.c))
-    if not is_adjusted(kernel):  # nothing corrects a step that would have left the finite numbers
-        finite &= ~jnp.any(sample_stats.diverging)
-    stats = StepStats(
-        finite=finite,
-        step_size=step_size,
-        acceptance_rate=jnp.mean(sample_stats.acceptance),
-        diverging=jnp.sum(sample_stats.diverging),
-        gradients=jnp.mean(sample_stats.gradients) + is_adjusted(kernel) + start_stats.pop("gradients", 0),
-        start=start_stats,
-    )
-    return state._replace(ensemble=ensemble, stats=sample_stats, step_size=step_size), stats
-
-
-class Snapshot(NamedTuple):
-    """What is recorded of a state; the second moment is (1/M) sum_r |theta_r|^2 in unconstrained space."""
-
-    risk: Array
-    second_moment: Array
-    stiffness: Array
-    particles: dict[str, Array]
-
-
-@jax.jit
-def snapshot(model: Model, thetas: Array, examples: Examples) -> Snapshot:
-    outputs = outputs_at(model, thetas, examples.x)
-    return Snapshot(
-        jnp.mean(model.loss.over_rows(model.loss.value, jnp.mean(outputs, axis=0), examples.y)),
-        jnp.mean(jnp.sum(jnp.square(thetas), axis=1)),
-        stiffness(model, outputs, examples.y),
-        constrain(model, thetas, examples.x[0]),
-    )
 
 
 def fit(
@@ -120,7 +49,10 @@ def fit(
     metrics: Metrics | None = None,
     certify_every: int = 0,
     stop_at_gap: float | None = None,
-    resume: Fit | None = None,
+    memory: float | None = None,
+    checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
+    resume: Fit | str | os.PathLike[str] | None = None,
+    devices: Sequence[jax.Device] | None = None,
     progress: bool = True,
     throw: bool = True,
 ) -> Fit:
@@ -129,7 +61,9 @@ def fit(
     Args:
         key: a JAX random key. The same key gives the same bits, whether a run is whole or stopped and resumed.
         model: the declared neuron, loss and temperature.
-        data: ``(x, y)``, or ``Stream(draw)`` for one pass over a data distribution.
+        data: ``(x, y)``, or ``Stream(draw)`` for one pass over a data distribution. A memory-mapped x of the type that
+            JAX computes in (``np.load(path, mmap_mode="r")`` of float32, say) is read where it lies on disk, and is not
+            to change while its fit is in use; other arrays are copied once.
         rule, kernel, start: the three plugs, or their registered names.
         particles: M.
         outer_steps: the number of outer steps in all (a resumed run does what is missing).
@@ -141,8 +75,18 @@ def fit(
             ``outer_stats``; 0 for never.
         stop_at_gap: stop when the upper bound on the gap is below this, in two independent certificates of one step;
             asked for every 10 outer steps unless ``certify_every`` says otherwise.
-        resume: a fit to go on from.
-        progress: show a progress bar.
+        memory: how many GiB intermediate results may take, a quarter of what is free by default. Where those of all
+            examples would take more, examples are looked at in blocks, with the same results within rounding (the same
+            bits, if the blocks are the same: ``block_rows`` in the settings).
+        checkpoint: a new folder in which the run keeps, after every outer step, all that the next one needs, and its
+            history; ``Checkpoint(folder, every=10)`` or ``Checkpoint(folder, seconds=60)`` for less often.
+        resume: a fit to go on from; or the folder of a checkpoint, whose run then ends with the same bits as if it had
+            never stopped, and is kept in that folder on. All else has to be as it was, but for ``outer_steps``. (Of a
+            model that is code, a few values are compared.)
+            A resumed run keeps its blocks unless ``memory`` is given.
+        devices: what the particles are spread over, as many on each: ``jax.devices()``, say. By default JAX's default
+            device alone; all devices of all processes if ``jax.distributed`` is up. The fit has ordinary arrays again.
+        progress: show a progress bar, in process 0 if there are several.
         throw: raise when the run fails, with the fit so far on the error; else return it with its status.
 
     >>> import numpyro, numpyro.distributions as dist, mfpda
@@ -154,20 +98,32 @@ def fit(
     Fit(100 particles, 10 outer steps, risk 0.0..., finished)
     """
     key, rule, kernel, start = _checked_plugs(key, model, rule, kernel, start)
-    if resume is not None and not isinstance(resume, Fit):
-        raise InputError("a Fit to resume", type(resume).__name__, "Load a saved one with mfpda.load(path, model).")
     if not isinstance(record, Record):
         raise InputError("a Record", repr(record), "Give Record(every=10), say.")
     particles, outer_steps = positive_count(particles, "particles"), positive_count(outer_steps, "outer_steps")
+    mesh = mesh_over(devices, particles)
     certify_every, stop_at_gap = _checked_certifying(certify_every, stop_at_gap)
+    memory = None if memory is None else positive(memory, "memory")
+    earlier, kept, checkpoint = _checked_folders(checkpoint, resume)
     start_key, data_key = jax.random.split(jax.random.fold_in(key, 0))
-    earlier = (resume.examples, resume.outer_steps) if resume else (None, 0)
-    source = feed(data_key, model, data, batch_size, *earlier)
-    if resume:
-        _check_resumable(resume, model, rule, kernel, particles, outer_steps, source)
-    row = source.at(max(earlier[1], 1))[0].x[0]
+    done, buffer = 0, None
+    if kept:
+        done, buffer = kept.outer_steps, kept.anchors
+    elif earlier:
+        done, buffer = earlier.outer_steps, earlier.examples
+    source = feed(data_key, model, data, batch_size, buffer, done)
+    if earlier:
+        _check_resumable(earlier, model, rule, kernel, particles, source)
+    if outer_steps < done:
+        advice = "outer_steps counts them in all."
+        raise InputError(f"at least the {done} outer steps already done", str(outer_steps), advice)
+    row = source.at(max(done, 1))[0].x[0]
     model.check_prior(row, rule.smallest_gamma)
-    run = _Run(
+    settings = kept.settings if kept else earlier.settings if earlier else None
+    budget = _budget(memory, settings)
+    source.blocks = _blocks(budget, model, row, particles, source, None if memory else settings)
+    examples = source.at(max(done, 1))[0]
+    run = Run(
         key=key,
         model=model,
         source=source,
@@ -188,208 +144,61 @@ def fit(
             "outer_steps": outer_steps,
             "inner_steps": inner_steps if isinstance(inner_steps, int) else repr(inner_steps),
             "batch_size": source.batch_size,
+            "memory": budget,
+            "block_rows": source.blocks.rows,
         },
+        ends=list(dict.fromkeys([*(kept.ends if kept else ()), outer_steps])),
+        mesh=mesh,
     )
-    if resume:
-        run.go_on_from(resume)
+    if kept:
+        checkpoints.check_same(kept.identity, run.identity, kept.folder)
+        source.check_drawn_again(done)
+        earlier = kept.fit(model, examples, run.kernels[max(done, 1) - 1], rule, start)
+    if earlier:
+        run.go_on_from(earlier)
     else:
         run.begin(start_key, particles)
+    if checkpoint:
+        run.keep_in(checkpoint, kept)
 
     status, failure = Status.FINISHED, None
-    bar = tqdm(total=outer_steps, initial=run.place.t, disable=not progress, desc="mfpda", unit="step")
-    try:
-        while run.place.t < outer_steps:
-            if not run.step():
-                status = Status.DIVERGED
-                break
-            bar.set_postfix(run.shown(), refresh=False)
-            bar.update()
-            if run.reached:
-                status = Status.CERTIFIED
-                break
-    except KeyboardInterrupt:
-        status = Status.INTERRUPTED
-    except Exception as error:
-        status, failure = Status.FAILED, error
-    finally:
-        bar.close()
+    silent = not (progress and is_writer())
+    bar = tqdm(total=outer_steps, initial=run.place.t, disable=silent, desc="mfpda", unit="step")
+    with signals.heeded(noted=several_processes()) as received:
+        try:
+            with Agreement(received) as agreement:
+                agreement.check()
+                run.make_up()
+                while not agreement.reached(run.reached) and run.place.t < outer_steps:
+                    if not run.step(agreement):
+                        status = Status.DIVERGED
+                        break
+                    bar.set_postfix(run.shown(), refresh=False)
+                    bar.update()
+                else:
+                    status = Status.CERTIFIED if agreement.reached(run.reached) else Status.FINISHED
+        except KeyboardInterrupt:
+            status = Status.INTERRUPTED
+        except Exception as error:
+            if several_processes() and is_lost(error):
+                raise  # in what the processes compute together: there is nobody to gather a fit with
+            status, failure = Status.FAILED, error
+        finally:
+            received.noted = True  # what is left is short, and is not to be interrupted
+            bar.close()
+        run.back_to(-agreed(-run.place.t))
+        result, failure = run.end(status, failure)
 
-    result = run.fit(status)
+    if received.terminated:
+        where = f", in {str(result.folder)!r}, from where it can be resumed" if result.folder else ""
+        print(f"mfpda: SIGTERM ended the run after outer step {result.outer_steps}{where}.", file=sys.stderr)
+        raise Terminated(result)
     if failure is not None and throw:
         raise RunError(result, f", at which {type(failure).__name__} was raised: {failure}") from failure
     if status is Status.DIVERGED and throw:
         finite = bool(jnp.all(jnp.isfinite(result.predict(result.examples.x))))
         raise RunError(result, "" if finite else ": h(theta, x) is not finite at the particles it began with")
     return result
-
-
-class _Place(NamedTuple):
-    """Where a run stands: after outer step t. One value, so that Ctrl-C finds the old place or the new one."""
-
-    t: int
-    state: RunState
-    examples: Examples
-
-
-@dataclass
-class _Run:
-    """A run in progress: what it was given, where it stands, what it has recorded."""
-
-    key: Array
-    model: Model
-    source: DataSet | StreamFeed
-    rule: Rule
-    kernels: list[Kernel]
-    start: Start
-    inner_steps: np.ndarray
-    record: Record
-    sites: tuple[str, ...]
-    metrics: Metrics
-    certify_every: int
-    stop_at_gap: float | None
-    settings: dict[str, Any]
-    reached: bool = False  # stop_at_gap
-    place: _Place = field(init=False)
-    initial: dict[str, np.ndarray] = field(init=False)
-    rows: list[Row] = field(default_factory=list)
-    began: float = field(default_factory=time.perf_counter)
-
-    def begin(self, key: Array, particles: int) -> None:
-        """M draws of q1, before outer step 1."""
-        examples, batch = self.source.at(1)
-        state = _initial_state(key, self.model, examples, batch, self.kernels[0], self.rule, particles)
-        values = constrain(self.model, state.ensemble.theta, examples.x[0])
-        self.initial = {name: np.asarray(value) for name, value in values.items()}
-        self.place = _Place(0, state, examples)
-
-    def go_on_from(self, earlier: Fit) -> None:
-        self.initial, self.rows = earlier.initial, list(earlier.rows)
-        self.place = _Place(earlier.outer_steps, earlier.state, earlier.examples)
-        if earlier.rows:
-            self.began -= earlier.rows[-1].stats["seconds"]
-
-    def step(self) -> bool:
-        """The next outer step, recorded. False, and nothing changed, when it left the finite numbers."""
-        t = self.place.t + 1
-        examples, batch = self.source.at(t)
-        anchors, state = len(examples.x), self.place.state
-        if anchors != len(self.place.examples.x):
-            state = _grown(state, self.rule, anchors)
-        kernel, inner_steps = self.kernels[t - 1], np.int32(self.inner_steps[t - 1])
-        state, stats = outer_step(
-            self.key, np.int32(t), state, examples, batch, self.model, kernel, self.rule, self.start, inner_steps
-        )
-        thetas = state.ensemble.theta
-        taken = snapshot(self.model, thetas, self.source.judged_on(t)) if self._recorded(t) else None
-        stats, taken = jax.device_get((stats, taken))
-        if not stats.finite or (taken is not None and not np.isfinite(taken.risk)):
-            return False
-        if taken is not None:
-            numbers = {
-                **stats.start,
-                "risk": taken.risk,
-                "second_moment": taken.second_moment,
-                "stiffness": taken.stiffness,
-                "step_size": stats.step_size,
-                "inner_steps": inner_steps,
-                "acceptance_rate": stats.acceptance_rate,
-                "diverging": stats.diverging,
-                "gradients": stats.gradients,
-                **{name: _measured(name, metric, self.model, thetas) for name, metric in self.metrics.items()},
-                "seconds": time.perf_counter() - self.began,
-            }
-            numbers = {name: float(number) for name, number in numbers.items()}
-            self.rows.append(Row(t, numbers, self.record.thin(self.sites, taken.particles)))
-        self.place = _Place(t, state, examples)
-        if self._certifies(t):  # last, so that nothing is lost if it fails
-            gap, self.reached = self._certified()
-            self.rows[-1] = self.rows[-1]._replace(stats=self.rows[-1].stats | gap)
-        return True
-
-    def _recorded(self, t: int) -> bool:
-        return self.record.wants(t) or t == len(self.kernels) or self._certifies(t)
-
-    def _certifies(self, t: int) -> bool:
-        return bool(self.certify_every) and (t % self.certify_every == 0 or t == len(self.kernels))
-
-    def _certified(self) -> tuple[dict[str, float], bool]:
-        """The certificate of the fit so far, as recorded, and whether stop_at_gap is reached.
-
-        A run is looked at again and again, and each look may be lucky: a second certificate has to agree, and the worse
-        of the two is recorded.
-        """
-        fit, eps = self.fit(Status.FINISHED), self.stop_at_gap
-        first_key, second_key = jax.random.split(
-            jax.random.fold_in(jax.random.fold_in(self.key, self.place.t), CERTIFY)
-        )
-        certificate = fit.certify(first_key)
-        if eps is None or not certificate.upper < eps:
-            return certificate.numbers, False
-        second = fit.certify(second_key)
-        return max(certificate, second, key=lambda each: each.upper).numbers, second.upper < eps
-
-    def shown(self) -> dict[str, str]:
-        """The numbers of the progress bar."""
-        if not self.rows:
-            return {}
-        stats = self.rows[-1].stats
-        shown = {"risk": f"{stats['risk']:.4g}", "step": f"{stats['step_size']:.2g}"}
-        certified = next((row.stats for row in reversed(self.rows) if np.isfinite(row.stats.get("gap", np.nan))), None)
-        if certified:
-            shown["gap"] = f"{certified['gap']:.2g}+-{certified['gap_stderr']:.1g}"
-        if is_adjusted(self.kernels[0]):
-            shown["accept"] = f"{stats['acceptance_rate']:.2f}"
-        return shown
-
-    def fit(self, status: Status) -> Fit:
-        """Everything so far, as what the user gets."""
-        t, state, examples = self.place
-        attributes = {
-            "creator": "mfpda",
-            "format": storage.FORMAT,
-            **versions(),
-            "model": repr(self.model),
-            "temperature": float(self.model.temperature),
-            "key": json.dumps(np.asarray(jax.random.key_data(self.key)).tolist()),
-            "settings": json.dumps(self.settings),
-            "status": status.value,
-        }
-        return Fit(
-            model=self.model,
-            rule=self.rule,
-            kernel=self.kernels[max(t, 1) - 1],
-            start=self.start,
-            examples=examples,
-            is_stream=self.source.is_stream,
-            batch_size=self.source.batch_size,
-            outer_steps=t,
-            inner_steps=int(np.sum(self.inner_steps[:t])),
-            state=state,
-            initial=self.initial,
-            rows=tuple(row for row in self.rows if row.outer_step <= t),  # Ctrl-C may fall between a row and its place
-            status=status,
-            attributes=attributes,
-        )
-
-
-_initial_state = jax.jit(initial_state, static_argnames=("particles",))
-
-
-def _measured(name: str, metric: Callable[..., Any], model: Model, thetas: Array) -> float:
-    try:
-        return float(metric(lambda x: predict(model, thetas, jnp.asarray(x))))
-    except Exception as error:
-        raise RuntimeError(f"the metric {name!r} raised {type(error).__name__}: {error}") from error
-
-
-def _grown(state: RunState, rule: Rule, anchors: int) -> RunState:
-    """The state with room for the anchors of a stream's next bucket."""
-    state = state._replace(rule=rule.grow(state.rule, anchors))
-    if rule.on_batch:
-        return state
-    c = state.coefficients.c
-    c = jnp.pad(c, [(0, anchors - len(c))] + [(0, 0)] * (c.ndim - 1))
-    return state._replace(coefficients=state.coefficients._replace(c=c))
 
 
 def _checked_plugs(key: Any, model: Any, rule: Any, kernel: Any, start: Any) -> tuple[Array, Rule, Kernel, Start]:
@@ -404,6 +213,51 @@ def _checked_plugs(key: Any, model: Any, rule: Any, kernel: Any, start: Any) -> 
     for plug in (rule, start):
         tuning.check_pytree(plug)
     return key, rule, kernel, start
+
+
+def _checked_folders(checkpoint: Any, resume: Any) -> tuple[Fit | None, Kept | None, Checkpoint | None]:
+    """The fit or the checkpoint to go on from, and the checkpoint to write: a resumed one is written on."""
+    if isinstance(checkpoint, (str, os.PathLike)):
+        checkpoint = Checkpoint(checkpoint)
+    if not isinstance(checkpoint, Checkpoint | None):
+        raise InputError("the name of a folder, or a Checkpoint", repr(checkpoint), 'Give checkpoint="run/", say.')
+    if not isinstance(resume, Fit | str | os.PathLike | None):
+        advice = "Load a saved one with mfpda.load(path, model), or give the folder of a checkpoint."
+        raise InputError("a Fit to resume", type(resume).__name__, advice)
+    earlier = resume if isinstance(resume, Fit) else None
+    kept = Kept.read(resume) if isinstance(resume, str | os.PathLike) else None
+    if kept and checkpoint is None:
+        checkpoint = Checkpoint(kept.folder)
+    if checkpoint and not (kept and checkpoint.holds(kept.folder)):
+        path = checkpoint.path
+        in_first_process(lambda: checkpoints.check_new(path))
+    return earlier, kept, checkpoint
+
+
+def _budget(memory: float | None, earlier: dict[str, Any] | None) -> float:
+    """What intermediate results may take, in GiB: as asked for, as in the earlier run, or the least default of all
+    processes. It is fixed for the whole run, so that its bits do not depend on what is free later."""
+    if memory is not None:
+        return memory
+    known = earlier.get("memory") if earlier else None
+    return -agreed(-int(1024 * blocks.default_budget())) / 1024 if known is None else known
+
+
+def _blocks(
+    memory: float,
+    model: Model,
+    row: Array,
+    particles: int,
+    source: DataSet | StreamFeed,
+    earlier: dict[str, Any] | None,
+) -> Blocks:
+    """Those of the earlier run, of these settings, or as memory (GiB) allows: in a stream whatever t is, so that bits
+    do not depend on where a run was stopped."""
+    if earlier is not None:
+        return Blocks(earlier.get("block_rows"))
+    blocks.check_budget(memory, model, row, particles)
+    chosen = blocks.within(memory, model, row, particles)
+    return chosen if source.is_stream else chosen.over(len(source.at(1)[0].x))
 
 
 def _checked_certifying(every: Any, stop_at_gap: Any) -> tuple[int, float | None]:
@@ -439,7 +293,6 @@ def _check_resumable(
     rule: Rule,
     kernel: Kernel,
     particles: int,
-    outer_steps: int,
     source: DataSet | StreamFeed,
 ) -> None:
     """Refuse to go on with another model, other plugs, another number of particles or other data than the run had."""
@@ -453,11 +306,8 @@ def _check_resumable(
     for what, (before, now) in same.items():
         if before != now:
             raise InputError(f"the {what} of the run that is resumed, {before}", str(now), f"Pass its {what} again.")
-    if outer_steps < earlier.outer_steps:
-        done = f"at least the {earlier.outer_steps} outer steps already done"
-        raise InputError(done, str(outer_steps), "outer_steps counts them in all.")
     examples = source.at(earlier.outer_steps or 1)[0]
-    for name, ours, theirs in zip(("x", "y"), examples, earlier.examples, strict=True):
+    for name, ours, theirs in zip(("x", "y"), examples[:2], earlier.examples[:2], strict=True):
         if ours is not None and not np.array_equal(np.asarray(ours), np.asarray(theirs)):
             raise InputError("the data of the run that is resumed", f"another {name}", "Pass the same data.")
     fingerprint.check_names(model, examples.x[0], fingerprint.names(earlier.model, examples.x[0]))

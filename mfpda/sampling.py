@@ -5,12 +5,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from mfpda.kernels import Kernel
 from mfpda.potential import GibbsPotential
 
 Ensemble = Any  # the kernel's state with a leading axis over particles
+THINNING = np.uint32(2**32 - 1)  # folded into a run's key for the anchors of its steps: the number of no particle
 Retuned = Callable[[Any, Array, Array], Any]  # (kernel, acceptance, thetas) after a step -> the kernel of the next
 
 
@@ -24,17 +26,17 @@ class SampleStats(NamedTuple):
 
 def draw_initial(key: Array, particles: int, potential: GibbsPotential) -> Array:
     """M flat thetas, independent draws of q1."""
-    return jax.vmap(potential.draw_initial)(_particle_keys(key, particles))
+    return jax.vmap(potential.draw_initial)(particle_keys(key, particles))
 
 
 def draw_prior(key: Array, particles: int, potential: GibbsPotential) -> Array:
     """M flat thetas, independent draws of the prior p0."""
-    return jax.vmap(potential.draw_prior)(_particle_keys(key, particles))
+    return jax.vmap(potential.draw_prior)(particle_keys(key, particles))
 
 
 def begin(key: Array, thetas: Array, potential: GibbsPotential, kernel: Kernel) -> Ensemble:
     """Kernel states at these thetas."""
-    return jax.vmap(kernel.init, in_axes=(0, 0, None))(_particle_keys(key, len(thetas)), thetas, potential)
+    return jax.vmap(kernel.init, in_axes=(0, 0, None))(particle_keys(key, len(thetas)), thetas, potential)
 
 
 def refresh(ensemble: Ensemble, potential: GibbsPotential, kernel: Kernel) -> Ensemble:
@@ -55,12 +57,26 @@ def run(
     ``retuned(kernel, acceptance, thetas)`` gives the kernel of the next step from the particles' acceptance in this
     one and where it left them; the kernel comes back as it was last.
     """
+    return run_with(particle_keys(key, len(ensemble.theta)), ensemble, key, potential, kernel, steps, retuned)
+
+
+def run_with(
+    keys: Array,
+    ensemble: Ensemble,
+    key: Array,
+    potential: GibbsPotential,
+    kernel: Kernel,
+    steps: Array | int,
+    retuned: Retuned | None = None,
+) -> tuple[Ensemble, SampleStats, Kernel]:
+    """``run``, given a key for each particle: for those of one device, of all that there are. ``key`` is for what all
+    particles share."""
     particles = len(ensemble.theta)
-    keys = _particle_keys(key, particles)
+    potential_of = _potential_of_step(key, potential, kernel)
 
     def step(k, carry):
         ensemble, stats, kernel = carry
-        ensemble, info = _every_particle(keys, k, ensemble, potential, kernel)
+        ensemble, info = _every_particle(keys, k, ensemble, potential_of(k), kernel)
         stats = SampleStats(
             stats.acceptance + info.acceptance, stats.diverging | info.diverging, stats.gradients + info.gradients
         )
@@ -77,13 +93,22 @@ def trace(
 ) -> tuple[Array, SampleStats]:
     """The positions of every particle after each of ``draws`` steps, with axes (step, particle, theta); and per step
     and particle the acceptance, the divergence and the gradients spent."""
-    keys = _particle_keys(key, len(ensemble.theta))
+    keys = particle_keys(key, len(ensemble.theta))
+    potential_of = _potential_of_step(key, potential, kernel)
 
     def step(ensemble, k):
-        ensemble, info = _every_particle(keys, k, ensemble, potential, kernel)
+        ensemble, info = _every_particle(keys, k, ensemble, potential_of(k), kernel)
         return ensemble, (ensemble.theta, SampleStats(info.acceptance, info.diverging, info.gradients))
 
     return jax.lax.scan(step, ensemble, jnp.arange(draws))[1]
+
+
+def _potential_of_step(key: Array, potential: GibbsPotential, kernel: Kernel) -> Callable[[Array], GibbsPotential]:
+    """The potential that every particle sees at step k: the one given, or a thinned one for a kernel that thins it."""
+    if not hasattr(kernel, "thinning"):
+        return lambda k: potential
+    thinned, thinning_key = kernel.thinning(potential), jax.random.fold_in(key, THINNING)
+    return lambda k: thinned(jax.random.fold_in(thinning_key, k))
 
 
 def _every_particle(keys, k, ensemble, potential, kernel):
@@ -92,6 +117,6 @@ def _every_particle(keys, k, ensemble, potential, kernel):
     return jax.vmap(kernel.step, in_axes=(0, 0, None))(step_keys, ensemble, potential)
 
 
-def _particle_keys(key: Array, particles: int) -> Array:
+def particle_keys(key: Array, particles: int) -> Array:
     """A key for each particle, the same whatever their number."""
     return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(particles))

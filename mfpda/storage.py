@@ -3,7 +3,7 @@
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +21,21 @@ FORMAT = 1
 def write(path: str | os.PathLike[str], tree: xr.DataTree) -> None:
     """The tree as netCDF, in one piece: a reader sees the old file or the new one."""
     check_writable(path)
-    with _in_one_piece(path) as unfinished:
+    with in_one_piece(path) as unfinished:
         tree.to_netcdf(unfinished, engine="h5netcdf")
 
 
 @contextlib.contextmanager
-def _in_one_piece(path: str | os.PathLike[str]) -> Iterator[Path]:
+def in_one_piece(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A name to write to, put in place of the path when all went well."""
-    unfinished = Path(path).with_name(f".{Path(path).name}.unfinished")
+    folder, name = os.path.split(path)
+    unfinished = Path(folder, f".{name}.unfinished")
     try:
         yield unfinished
         os.replace(unfinished, path)
-    finally:
+    except BaseException:
         unfinished.unlink(missing_ok=True)
+        raise
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
@@ -51,7 +53,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 def write_dataset(dataset: xr.Dataset, path: str | os.PathLike[str]) -> None:
     """One data set as netCDF, compressed, in one piece."""
     packed = {name: {"zlib": True, "complevel": 6} for name, values in dataset.items() if values.dtype.kind in "fiub"}
-    with _in_one_piece(path) as unfinished:
+    with in_one_piece(path) as unfinished:
         dataset.to_netcdf(unfinished, engine="h5netcdf", encoding=packed)
 
 
@@ -85,28 +87,37 @@ def read(path: str | os.PathLike[str]) -> xr.DataTree:
     return tree
 
 
+def leaves(state: Any) -> dict[str, np.ndarray]:
+    """The leaves of a pytree by their places in it."""
+    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(state)}
+
+
+def rebuilt(found: Mapping[str, np.ndarray], template: Any) -> Any:
+    """A pytree of the template's structure with leaves that ``leaves`` gave."""
+    places, structure = jax.tree_util.tree_flatten_with_path(template)
+    wanted = {jax.tree_util.keystr(path): kind for path, kind in places}
+    if list(wanted) != list(found) or any(found[place].shape != kind.shape for place, kind in wanted.items()):
+        raise InputError(
+            f"a run state of {len(wanted)} arrays of the shapes that this kernel and rule have",
+            f"{len(found)} arrays: {json.dumps({place: list(leaf.shape) for place, leaf in found.items()})}",
+            "Load with the kernel and the rule of the run.",
+        )
+    return jax.tree_util.tree_unflatten(
+        structure, [jnp.asarray(found[place], kind.dtype) for place, kind in wanted.items()]
+    )
+
+
 def pack(state: Any) -> xr.Dataset:
-    """The leaves of a pytree as variables, named by their place in it."""
-    leaves = jax.tree_util.tree_leaves_with_path(state)
-    variables = {}
-    for k, (path, leaf) in enumerate(leaves):
-        array = np.asarray(leaf)
-        dims = [f"leaf_{k}_dim_{axis}" for axis in range(array.ndim)]
-        variables[f"leaf_{k}"] = (dims, array, {"place": jax.tree_util.keystr(path)})
-    return xr.Dataset(variables)
+    """The leaves of a pytree as variables that name their places."""
+    return xr.Dataset(
+        {
+            f"leaf_{k}": ([f"leaf_{k}_dim_{axis}" for axis in range(leaf.ndim)], leaf, {"place": place})
+            for k, (place, leaf) in enumerate(leaves(state).items())
+        }
+    )
 
 
 def unpack(dataset: xr.Dataset, template: Any) -> Any:
     """A pytree of the template's structure with the leaves that ``pack`` stored."""
-    places, structure = jax.tree_util.tree_flatten_with_path(template)
     stored = [dataset[f"leaf_{k}"] for k in range(len(dataset.data_vars))]
-    expected = [jax.tree_util.keystr(path) for path, _ in places]
-    found = [leaf.attrs["place"] for leaf in stored]
-    if expected != found or any(leaf.shape != kind.shape for leaf, (_, kind) in zip(stored, places, strict=True)):
-        raise InputError(
-            f"a run state of {len(expected)} arrays of the shapes that this kernel and rule have",
-            f"{len(found)} arrays: {json.dumps({p: list(leaf.shape) for p, leaf in zip(found, stored, strict=True)})}",
-            "Load with the kernel and the rule of the run.",
-        )
-    leaves = [jnp.asarray(leaf.values, kind.dtype) for leaf, (_, kind) in zip(stored, places, strict=True)]
-    return jax.tree_util.tree_unflatten(structure, leaves)
+    return rebuilt({leaf.attrs["place"]: leaf.values for leaf in stored}, template)

@@ -10,6 +10,7 @@ from mfpda.kernels.protocol import AUTO as AUTO
 from mfpda.kernels.protocol import Kernel as Kernel
 from mfpda.kernels.protocol import KernelInfo as KernelInfo
 from mfpda.kernels.protocol import Position as Position
+from mfpda.kernels.stochastic_gradient import StochasticGradient as StochasticGradient
 from mfpda.kernels.ula import ULA as ULA
 from mfpda.kernels.underdamped import Underdamped as Underdamped
 from mfpda.registry import Registry
@@ -23,6 +24,7 @@ KERNELS = Registry(
         "ula": ULA,
         "mala": MALA,
         "underdamped": Underdamped,
+        "stochastic_gradient": StochasticGradient,
         "gradient_descent": GradientDescent,
         **{f"blackjax:{name}": partial(FromBlackJAX, name) for name in FROM_BLACKJAX},
         **{f"numpyro:{name}": partial(FromNumPyro, name) for name in FROM_NUMPYRO},
@@ -41,5 +43,6 @@ __all__ = [
     "Kernel",
     "KernelInfo",
     "Position",
+    "StochasticGradient",
     "Underdamped",
 ]

@@ -85,6 +85,8 @@ class Kernel(Protocol):
     ``target_acceptance`` lets ``step_size="auto"`` tune an adjusted kernel. ``tuned(curvature)`` returns the kernel
     with a step size for a V of that curvature: all that "auto" is for an unadjusted kernel, and where it begins (else
     at 1 / sqrt(curvature)) for an adjusted one. ``longest_step(spread)`` bounds the tuned step size of an adjusted one.
+    ``thinning(potential)`` returns a function key -> potential: it is asked for once in a run of many steps, and the
+    function then gives the potential of each step, one for all particles, in place of the run's own.
     """
 
     def init(self, key: Array, theta: Array, potential: GibbsPotential) -> Any:
