@@ -57,7 +57,7 @@ def linear_fit(outputs=()):
 
 
 def closed_form(fit):
-    x, y, g = (np.asarray(part, float) for part in (*fit.examples, fit.dual))
+    x, y, g = (np.asarray(part, float) for part in (*fit.examples[:2], fit.dual))
     n = len(x)
     force = np.tensordot(x.T, g, axes=1) / n
     mean = -(SCALE**2) / TEMPERATURE * force
@@ -145,7 +145,7 @@ def test_a_biased_sampler_inside_is_seen():
 def at_the_optimum():
     """The linear fit's problem at its exact optimal dual, g = z - y with z = x . m and m = -(s^2/T) x^T g / n."""
     fit = linear_fit()
-    x, y = (np.asarray(part, float) for part in fit.examples)
+    x, y = (np.asarray(part, float) for part in fit.examples[:2])
     n = len(x)
     g = np.linalg.solve(np.eye(n) + SCALE**2 / (n * TEMPERATURE) * x @ x.T, -y)
     return fit, certificates._Problem(fit.model, fit.examples, fit.weights, jnp.asarray(g, float))
@@ -158,7 +158,7 @@ def test_at_the_optimum_the_bias_is_taken_off_and_the_error_is_that_of_the_squar
     found = []
     for seed in range(50):
         sample = certificates.sampled(jax.random.key(seed), problem.potential, Temper(), 8, 1000)
-        kappa = float(certificates._stiffness(problem, sample.thetas))
+        kappa = float(certificates._stiffness(problem, sample.thetas, sample.z))
         noise = kappa * TEMPERATURE * sample.inflation(fit.weights)
         found.append(certificates._gap(problem, sample, sample.mean, noise))
     plain, corrected, stderr = (np.array([getattr(each, name) for each in found]) for name in found[0]._fields[:3])
@@ -190,7 +190,7 @@ def test_replicates_that_happen_to_agree_do_not_make_the_error_small(monkeypatch
 
     monkeypatch.setattr(tempering, "replicated", copies)
     certificate = fit.certify(jax.random.key(1))
-    x, y, g = (np.asarray(part, float) for part in (*fit.examples, fit.dual))
+    x, y, g = (np.asarray(part, float) for part in (*fit.examples[:2], fit.dual))
     direction = (certificate.predictions - y - g) / len(x)
     floor = SCALE * np.linalg.norm(x.T @ direction) / np.sqrt(8 * 1000)
     square = certificate.stiffness * TEMPERATURE / (np.sqrt(2) * 8 * 1000)
@@ -411,7 +411,7 @@ def test_a_stream_is_certified_on_its_weighted_anchors(small):
     np.testing.assert_allclose(fit.weights[:40], np.repeat(np.arange(1, 6), 8) * 2 / (8 * 5 * 6), rtol=1e-6)
     assert np.all(fit.weights[40:] == 0)
     copies = np.repeat(np.arange(40), np.repeat(np.arange(1, 6), 8))
-    x, y = (np.asarray(part)[copies] for part in fit.examples)
+    x, y = (np.asarray(part)[copies] for part in fit.examples[:2])
     grid = exact.Quadrature.of(small.model, (x, y), (-9, 9), 201)
     g = np.asarray(fit.dual, float)[copies]
     law, _ = grid.gibbs(g / len(g))

@@ -1,3 +1,5 @@
+import shutil
+
 import jax
 import numpy as np
 import pytest
@@ -70,7 +72,8 @@ def test_every_argument_of_fit_can_be_set(model_file, monkeypatch, capsys):
         monkeypatch,
         ["run", model_file, "--quiet", "--rule", "latest", "--kernel", "gradient_descent", "--step-size",
          "inverse_sqrt:0.01", "--start", "resample", "--particles", "7", "--outer-steps", "6", "--inner-steps",
-         "linear:2", "--batch-size", "5", "--record-every", "3", "--record-particles", "4", "--record-sites", "w"],
+         "linear:2", "--batch-size", "5", "--memory", "1", "--record-every", "3", "--record-particles", "4",
+         "--record-sites", "w"],
     )  # fmt: skip
     fit: Fit = seen["fit"]
     assert (len(fit.thetas), fit.outer_steps, fit.inner_steps, fit.batch_size) == (7, 6, 42, 5)
@@ -79,7 +82,7 @@ def test_every_argument_of_fit_can_be_set(model_file, monkeypatch, capsys):
     assert [row.outer_step for row in fit.rows] == [3, 6]
     assert capsys.readouterr().out.startswith("Model(neuron")
     assert {name: value.shape for name, value in fit.rows[0].particles.items()} == {"w": (4,)}
-    assert seen["progress"] is False
+    assert (seen["progress"], seen["memory"]) == (False, 1.0)
     assert fitted(monkeypatch, ["run", model_file, "--quiet", "--batch-size", "none"])["batch_size"] is None
 
 
@@ -93,6 +96,11 @@ def test_a_kernel_by_its_name(model_file, monkeypatch, capsys, kernel):
 def test_a_kernel_and_its_step_size(model_file, monkeypatch, capsys):
     seen = fitted(monkeypatch, ["run", model_file, "--quiet", "--kernel", "numpyro:HMC", "--step-size", "0.01"])
     assert seen["fit"].rows[-1].stats["step_size"] == pytest.approx(0.01)
+
+
+def test_too_little_memory_is_refused(model_file, capsys):
+    assert main(["run", model_file, "--quiet", "--memory", "1e-9"]) == 2
+    assert "GiB of memory for 20 particles" in capsys.readouterr().err
 
 
 def test_kernels_are_listed_with_their_settings(capsys):
@@ -145,8 +153,6 @@ def test_refusals_are_one_line_and_exit_two(model_file, tmp_path, capsys, argume
 
 
 def test_summary_of_several_runs_has_rhat(small, tmp_path, capsys):
-    import jax
-
     fits = [mfpda.fit(jax.random.key(k), small.model, small.data, **small.quick) for k in range(2)]
     mfpda.to_inference_data(*fits).to_netcdf(tmp_path / "both.nc")
     assert main(["summary", str(tmp_path / "both.nc")]) == 0
@@ -172,3 +178,39 @@ def test_certify_without_the_model(small, tmp_path, capsys):
     mfpda.fit(jax.random.key(0), small.model, small.data, **small.quick).save(out)
     assert main(["certify", str(out)]) == 2
     assert "--model FILE.py" in capsys.readouterr().err
+
+
+def test_a_kept_run_is_resumed_from_its_folder(model_file, tmp_path, capsys):
+    """Longer than was asked for at first; with its file where it was, or moved; with what the command line said."""
+    folder, out = str(tmp_path / "run"), str(tmp_path / "run.nc")
+    begun = ["run", model_file, "--kernel", "mala", "--particles", "7", "--key", "3", "--quiet"]
+    assert main([*begun, "--checkpoint", folder, "--checkpoint-every", "2"]) == 0
+    assert main(["resume", folder, "--outer-steps", "6", "--out", out, "--quiet"]) == 0
+    printed = capsys.readouterr().out
+    assert "1 run of 7 particles: finished" in printed
+    assert "after outer step" in printed
+    whole = str(tmp_path / "whole.nc")
+    assert main([*begun, "--outer-steps", "6", "--out", whole]) == 0
+    ours, theirs = (mfpda.storage.read(path) for path in (out, whole))
+    np.testing.assert_array_equal(ours["posterior"]["w"], theirs["posterior"]["w"])
+    capsys.readouterr()
+
+    moved = tmp_path / "moved.py"
+    shutil.copy(model_file, moved)
+    assert main(["resume", folder, "--model", str(moved), "--outer-steps", "5", "--quiet"]) == 2
+    assert "at least the 6 outer steps already done, found 5" in capsys.readouterr().err
+    assert main(["resume", folder, "--model", str(moved), "--quiet"]) == 0  # to the 6 that were asked for last
+    capsys.readouterr()
+    moved.write_text(moved.read_text().replace("0.02", "0.03"))
+    assert main(["resume", folder, "--model", str(moved), "--quiet"]) == 2
+    assert "has been changed since (its digest differs)" in capsys.readouterr().err
+    assert main(["run", model_file, "--checkpoint", folder]) == 2
+    assert "that of an earlier run" in capsys.readouterr().err
+    assert main(["resume", str(tmp_path / "nowhere")]) == 2
+    assert "no folder at" in capsys.readouterr().err
+
+
+def test_a_run_that_was_kept_in_python_is_resumed_there(small, tmp_path, capsys):
+    mfpda.fit(jax.random.key(0), small.model, small.data, checkpoint=tmp_path / "run", **small.quick)
+    assert main(["resume", str(tmp_path / "run")]) == 2
+    assert "one that was made in Python. Go on with it in Python" in capsys.readouterr().err

@@ -13,11 +13,11 @@ import numpyro.distributions as dist
 import pytest
 
 import mfpda
-from mfpda import Record, RunError, Status, Stream, optimise, schedules
+from mfpda import Record, RunError, Status, Stream, data, outer_step, schedules
 
 
 def test_a_run_with_growing_inner_steps_compiles_once_and_a_second_one_not_at_all(small):
-    before = optimise.outer_step._cache_size()
+    before = outer_step.outer_step._cache_size()
     arguments = {
         "kernel": mfpda.ULA(step_size=schedules.InverseSqrt(0.01)),
         "particles": 23,
@@ -26,7 +26,7 @@ def test_a_run_with_growing_inner_steps_compiles_once_and_a_second_one_not_at_al
         "progress": False,
     }
     mfpda.fit(jax.random.key(0), small.model, small.data, **arguments)
-    assert optimise.outer_step._cache_size() == before + 1
+    assert outer_step.outer_step._cache_size() == before + 1
     compiled = []
     jax.monitoring.register_event_duration_secs_listener(
         lambda event, _, **__: compiled.append(event) if event.endswith("backend_compile_duration") else None
@@ -35,7 +35,7 @@ def test_a_run_with_growing_inner_steps_compiles_once_and_a_second_one_not_at_al
     hotter = mfpda.Model(small.model.neuron, small.model.loss, temperature=0.5)
     mfpda.fit(jax.random.key(1), hotter, small.data, **arguments)
     jax.monitoring.clear_event_listeners()
-    assert optimise.outer_step._cache_size() == before + 1
+    assert outer_step.outer_step._cache_size() == before + 1
     assert compiled == []
 
 
@@ -46,10 +46,10 @@ def draw(key, batch_size):
 
 @pytest.mark.slow
 def test_a_stream_of_a_hundred_steps_compiles_at_most_eight_times(small):
-    before = optimise.outer_step._cache_size()
+    before = outer_step.outer_step._cache_size()
     arguments = {"particles": 11, "outer_steps": 100, "inner_steps": 2, "batch_size": 3, "progress": False}
     fit = mfpda.fit(jax.random.key(0), small.model, Stream(draw), **arguments)
-    assert optimise.outer_step._cache_size() - before <= 8
+    assert outer_step.outer_step._cache_size() - before <= 8
     assert len(fit.potential.anchors) == 300
 
 
@@ -104,7 +104,7 @@ def test_latest_on_a_stream_sees_the_last_batch_only(small):
 
 
 def test_every_epoch_holds_every_example_once(small):
-    batches = optimise.feed(jax.random.key(0), small.model, small.data, 10)
+    batches = data.feed(jax.random.key(0), small.model, small.data, 10)
     epochs = [np.sort(np.concatenate([batches.at(4 * e + k)[1] for k in range(1, 5)])) for e in range(3)]
     np.testing.assert_array_equal(epochs, [np.arange(40)] * 3)
     assert not np.array_equal(batches.at(1)[1], batches.at(5)[1])

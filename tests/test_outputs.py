@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import mfpda
+from mfpda.data import Examples
 from mfpda.exact import Quadrature
-from mfpda.outputs import Outputs, outputs_at, stiffness
+from mfpda.outputs import Outputs, outputs_at, predictions, stiffness
 from tests.conftest import reference
 
 
@@ -28,12 +29,12 @@ def by_eigenvalues(outputs, second, temperature):
 def test_stiffness_is_the_largest_eigenvalue(small, loss):
     model = mfpda.Model(small.model.neuron, loss, 0.02)
     y = jnp.sign(jnp.asarray(small.data[1], float))
-    outputs = outputs_at(model, 2 * jax.random.normal(jax.random.key(0), (500, 2)), jnp.asarray(small.x, float))
-    z = np.mean(outputs, axis=0)
+    thetas, x = 2 * jax.random.normal(jax.random.key(0), (500, 2)), jnp.asarray(small.x, float)
+    outputs = outputs_at(model, thetas, x)
+    z = jnp.mean(outputs, axis=0)
     second = np.ones(40) if isinstance(loss, mfpda.losses.Squared) else np.exp(-z) / (1 + np.exp(-z)) ** 2
-    assert float(stiffness(model, outputs, y)) == pytest.approx(
-        by_eigenvalues(outputs, np.diag(second), 0.02), rel=1e-2
-    )
+    truth = by_eigenvalues(outputs, np.diag(second), 0.02)
+    assert float(stiffness(model, thetas, Examples(x, y), z)) == pytest.approx(truth, rel=1e-4)
 
 
 def test_stiffness_of_several_outputs(small):
@@ -42,13 +43,15 @@ def test_stiffness_of_several_outputs(small):
 
     sites = {"w": dist.Normal(0, 1).expand([1]).to_event(1), "b": dist.Normal(0, 1)}
     model = mfpda.Model.from_function(h, sites, mfpda.losses.Softmax(), 0.1)
-    outputs = outputs_at(model, jax.random.normal(jax.random.key(0), (300, 2)), jnp.asarray(small.x[:8], float))
-    p = np.asarray(jax.nn.softmax(jnp.mean(outputs, axis=0)))
+    thetas, x = jax.random.normal(jax.random.key(0), (300, 2)), jnp.asarray(small.x[:8], float)
+    outputs = outputs_at(model, thetas, x)
+    z = jnp.mean(outputs, axis=0)
+    p = np.asarray(jax.nn.softmax(z))
     second = np.zeros((24, 24))
     for i in range(8):
         second[3 * i : 3 * i + 3, 3 * i : 3 * i + 3] = np.diag(p[i]) - np.outer(p[i], p[i])
-    found = float(stiffness(model, outputs, jnp.zeros(8, int)))
-    assert found == pytest.approx(by_eigenvalues(np.asarray(outputs), second, 0.1), rel=1e-2)
+    found = float(stiffness(model, thetas, Examples(x, jnp.zeros(8, int)), z))
+    assert found == pytest.approx(by_eigenvalues(np.asarray(outputs), second, 0.1), rel=1e-4)
 
 
 @pytest.mark.parametrize(("name", "kappa"), [("tanh_logistic", 105), ("sine_squared", 111)])
@@ -58,7 +61,7 @@ def test_stiffness_of_the_reference_problems(name, kappa):
     grid = Quadrature.of(problem.model, problem.data, problem.bounds, 301)
     law = grid.optimum().law
     chosen = np.random.default_rng(0).choice(len(law.probability), 4000, p=law.probability)
-    found = float(
-        stiffness(problem.model, jnp.asarray(grid.outputs[chosen], float), jnp.asarray(problem.data[1], float))
-    )
+    thetas, x, y = (jnp.asarray(part, float) for part in (grid.thetas[chosen], grid.x, problem.data[1]))
+    z = predictions(problem.model, thetas, x)
+    found = float(stiffness(problem.model, thetas, Examples(x, y), z))
     assert found == pytest.approx(kappa, rel=0.1)

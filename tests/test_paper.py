@@ -7,7 +7,7 @@ from urllib.error import URLError
 import pytest
 import xarray as xr
 
-from mfpda import InputError, optimise, studies
+from mfpda import InputError, outer_step, studies
 from mfpda.cli import STUDY, _module
 
 FOLDER = Path(__file__).parents[1] / "models" / "paper"
@@ -35,7 +35,12 @@ def test_every_study_is_known():
     assert files == set(SAFE)
 
 
-@pytest.mark.parametrize("name", SAFE)
+LONG = ("samplers", "entropy", "deep", "convergence", "sparsity", "generalization")  # more than ten seconds, even quick
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in SAFE]
+)
 def test_a_quick_study_runs_draws_and_finds_what_is_safe(name):
     module = _module(str(FOLDER / f"{name}.py"), *STUDY)
     dataset = studies.run(module, quick=True)
@@ -71,9 +76,9 @@ def test_the_full_study_is_kept_with_what_it_takes_to_make_it_again(name):
 
 def test_every_seed_runs_in_the_step_that_the_first_compiled():
     module = _module(str(FOLDER / "circles.py"), *STUDY)
-    before = optimise.outer_step._cache_size()
+    before = outer_step.outer_step._cache_size()
     assert module.study(quick=True).sizes["seed"] == 2
-    assert optimise.outer_step._cache_size() == before + 1
+    assert outer_step.outer_step._cache_size() == before + 1
 
 
 def test_mnist_says_what_is_missing(monkeypatch):

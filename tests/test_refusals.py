@@ -10,7 +10,7 @@ import numpyro.distributions as dist
 import pytest
 
 import mfpda
-from mfpda import InputError, Model, NotConvexWarning, losses, optimise
+from mfpda import InputError, Model, NotConvexWarning, losses, outer_step
 
 X, Y = np.linspace(-1, 1, 20)[:, None], np.linspace(-1, 1, 20)
 NORMAL = dist.Normal(0, 1)
@@ -26,11 +26,11 @@ def neuron(x):
 
 def refused(match, model=None, data=(X, Y), key=None, **arguments):
     """fit refuses, with this in the message, and compiles no outer step."""
-    before = optimise.outer_step._cache_size()
+    before = outer_step.outer_step._cache_size()
     key = jax.random.key(0) if key is None else key
     with pytest.raises(InputError, match=match) as caught:
         mfpda.fit(key, model_of(neuron) if model is None else model, data, **({"progress": False} | arguments))
-    assert optimise.outer_step._cache_size() == before
+    assert outer_step.outer_step._cache_size() == before
     message = str(caught.value)
     assert message.startswith("Expected ")
     assert ", found " in message
@@ -250,7 +250,7 @@ def test_other_wrong_arguments():
     refused("without '/'", metrics={"test/risk": len})
     refused("strings without", metrics={1: len})
     refused("a Record, found 10", record=10)
-    refused("a Fit to resume, found str.*mfpda.load", resume="run.nc")
+    refused("folder of a checkpoint, found no folder at 'run.nc'", resume="run.nc")
     refused("sites of the neuron.*'v'", record=mfpda.Record(sites=("v",)))
     with pytest.raises(InputError, match=r"Record.every"):
         mfpda.Record(every=0)

@@ -3,7 +3,8 @@
     python tests/benchmarks/inner_step.py
 
 1. mfpda's ULA loop over a hand-written fused JAX loop of the same arithmetic (two matrix products, tanh, Gaussian
-noise). 2. A whole fit with recording over the same number of bare inner steps.
+noise). 2. A whole fit with recording over the same number of bare inner steps. 3. How the time of an inner step grows
+with n x M, the products of anchors and particles.
 
 Runs are interleaved and medians compared, because these machines are shared: identical code varies by tens of per cent.
 """
@@ -87,6 +88,24 @@ def inner_step(n, d, particles, steps, rounds):
     return ratio
 
 
+def growth(d, sizes, rounds):
+    """The exponent of time in n x M, n = M: the slope of a straight line through the logarithms."""
+    times, key, kernel = {}, jax.random.key(0), mfpda.ULA(step_size=jnp.asarray(STEP_SIZE))
+    for size in sizes:
+        n = round(size**0.5)
+        model, x, y = problem(n, d)
+        potential = GibbsPotential(model, jnp.asarray(x), jnp.asarray(-y / n), jnp.ones(()))
+        thetas = sampling.draw_initial(key, n, potential)
+        steps = max(1, int(1e7 / size))
+        step = lambda: by_mfpda(key, thetas, potential, kernel, steps)  # noqa: B023, E731
+        times[size] = interleaved({"step": step}, rounds)["step"] / steps
+        print(
+            f"n = M = {n}, d = {d}: {1e3 * times[size]:.2f} ms a step, {1e9 * times[size] / size / d:.3f} ns / (n M d)"
+        )
+    exponent = np.polyfit(np.log(list(times)), np.log(list(times.values())), 1)[0]
+    print(f"    time grows like (n M)^{exponent:.3f}")
+
+
 def whole_fit(n, d, particles, inner_steps, outer_steps, rounds):
     model, x, y = problem(n, d)
     key = jax.random.key(0)
@@ -114,3 +133,4 @@ if __name__ == "__main__":
     inner_step(1000, 50, 1000, steps=20, rounds=15)
     inner_step(2500, 784, 2500, steps=3, rounds=7)
     whole_fit(1000, 50, 200, inner_steps=20, outer_steps=50, rounds=9)
+    growth(50, [1e5, 1e6, 1e7, 1e8], rounds=5)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import mfpda
-from mfpda import InputError, optimise
+from mfpda import InputError, outer_step
 from mfpda.kernels import KERNELS, Kernel
 from tests.kernels.conformance import CHECKS, MODEL
 
@@ -50,13 +50,13 @@ def test_it_fits_the_protocol_and_prints_as_itself(kernel):
 def test_auto_step_size_runs_and_does_not_diverge(name):
     """A new kernel runs in fit, compiled once, with a step size of its own choice: adjusted ones near their target."""
     kernel = from_the_docstring()() if name == "docstring" else KERNELS.resolve(name)
-    before = optimise.outer_step._cache_size()
+    before = outer_step.outer_step._cache_size()
     x = jax.random.normal(jax.random.key(0), (20, 2))
     fit = mfpda.fit(
         jax.random.key(0), MODEL, (x, x[:, 0]), kernel=kernel, particles=100, outer_steps=6, inner_steps=10,
         progress=False,
     )  # fmt: skip
-    assert optimise.outer_step._cache_size() == before + 1
+    assert outer_step.outer_step._cache_size() == before + 1
     last = fit.rows[-1].stats
     assert fit.status is mfpda.Status.FINISHED
     assert last["step_size"] > 0
