@@ -45,8 +45,12 @@ from mfpda.optimise import fit as fit
 from mfpda.potential import GibbsPotential as GibbsPotential
 from mfpda.registry import plug as plug
 from mfpda.rules import DualAveraging as DualAveraging
+from mfpda.rules import DualCoordinateAscent as DualCoordinateAscent
+from mfpda.rules import DualNewton as DualNewton
+from mfpda.rules import FictitiousPlay as FictitiousPlay
 from mfpda.rules import Latest as Latest
 from mfpda.starts import Resample as Resample
+from mfpda.starts import Reweight as Reweight
 from mfpda.starts import Temper as Temper
 from mfpda.starts import Warm as Warm
 

@@ -23,7 +23,7 @@ from mfpda.history import Record
 from mfpda.kernels import KERNELS
 from mfpda.kernels.protocol import is_adjusted
 from mfpda.loading import Kept, load
-from mfpda.optimise import fit
+from mfpda.optimise import fit, suited
 from mfpda.registry import settings_of
 from mfpda.rules import RULES
 from mfpda.starts import STARTS
@@ -253,7 +253,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     command.add_argument("--checkpoint-seconds", type=float, metavar="S", help="seconds between them, instead")
     settings = command.add_argument_group("arguments of fit (default: the file's settings)")
-    settings.add_argument("--rule", metavar="NAME", help=", ".join(RULES))
+    settings.add_argument("--rule", metavar="NAME", help=", ".join(["auto", *RULES]))
     settings.add_argument("--kernel", metavar="NAME", help=", ".join(KERNELS))
     settings.add_argument("--step-size", metavar="SCHEDULE", help="auto, 0.01 or inverse_sqrt:0.1")
     settings.add_argument("--start", metavar="NAME", help=", ".join(STARTS))
@@ -335,7 +335,9 @@ def _overrides(options: argparse.Namespace, settings: dict[str, Any]) -> dict[st
         given["inner_steps"] = parsed if callable(parsed) or parsed != round(parsed) else int(parsed)
     if options.batch_size is not None:
         given["batch_size"] = None if options.batch_size == "none" else _whole(options.batch_size, "batch size")
-    in_file = KERNELS.resolve(settings.get("kernel", "ula"))
+    rule = given.get("rule", settings.get("rule", "dual_averaging"))
+    default = "mala" if rule == "auto" else suited(RULES.resolve(rule))["kernel"]  # which suits whatever is picked
+    in_file = KERNELS.resolve(settings.get("kernel", default))
     if given.get("kernel") == KERNELS.name_of(in_file):
         given["kernel"] = in_file  # the kernel of the file keeps the file's step size
     if options.step_size is not None:

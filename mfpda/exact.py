@@ -29,8 +29,9 @@ from mfpda.data import DataSet, check_examples
 from mfpda.errors import InputError
 from mfpda.losses import Loss
 from mfpda.model import Model
+from mfpda.outputs import Deviations
 from mfpda.potential import GibbsPotential
-from mfpda.rules import DualAveraging, Problem, Rule
+from mfpda.rules import Coefficients, DualAveraging, Problem, Rule
 
 EDGE_MASS = 1e-6  # more than this on the outermost nodes means that the grid cuts the density off
 
@@ -81,10 +82,21 @@ class Optimum(NamedTuple):
 class _GridOutputs(NamedTuple):
     """What a rule sees, with expectations under a law on the grid in place of particle means."""
 
-    z: Array
+    outputs: Array
+    mass: Array
+    particles: Array | float = np.inf  # that their moments rest on: infinitely many, unless they were drawn
 
     def mean(self, batch: Array | None = None) -> Array:
-        return self.z if batch is None else self.z[batch]
+        z = jnp.tensordot(self.mass, self.outputs, axes=1)
+        return z if batch is None else z[batch]
+
+    def column(self, i: Array) -> Array:
+        return self.outputs[:, i]
+
+    def deviations(self) -> Deviations:
+        z = self.mean()
+        centred = self.outputs - z
+        return Deviations(z, self.mass, lambda z, x: centred, jnp.zeros(len(z)), particles=self.particles)
 
 
 @dataclass(frozen=True, repr=False)
@@ -212,12 +224,12 @@ class Quadrature:
         for t in range(1, outer_steps + 1):
             with jax.enable_x64(True):
                 step_key, draw_key = jax.random.split(jax.random.fold_in(key, t))
-                z = self.predictions(self._drawn(draw_key, law, particles) if particles else law)
+                view = self._seen(law, draw_key, particles)
                 now, batch = jnp.asarray(t, float), batches.at(t)[1]
-                state, (c, gamma) = rule.update(step_key, state, now, _GridOutputs(jnp.asarray(z)), batch, problem)
+                state, (c, gamma) = _updated(rule, step_key, state, now, view, batch, *problem)
                 scattered = rule.on_batch and batch is not None
                 full_c = jnp.zeros((len(self.x), *c.shape[1:])).at[batch].add(c) if scattered else c
-                g = np.asarray(rule.dual(state, now).filled(problem.derivative(jnp.asarray(z), None)))
+                g = np.asarray(rule.dual(state, now).filled(problem.derivative(view.mean(), None)))
             law, _ = self.gibbs(np.asarray(full_c), float(gamma))
             of_dual, _ = self.gibbs(g / len(self.x))
             yield Step(
@@ -289,15 +301,33 @@ class Quadrature:
     def _prior(self) -> Law:
         return Law(np.exp(self.log_prior), np.zeros_like(self.log_prior))
 
-    def _drawn(self, key: Array, law: Law, particles: int) -> Law:
-        """The law of that many independent draws."""
+    def _seen(self, law: Law, key: Array, particles: int | None) -> _GridOutputs:
+        """What a rule sees of a law: all of it, or that many independent draws."""
+        if particles is None:
+            return _GridOutputs(jnp.asarray(self.outputs), jnp.asarray(law.probability))
         chosen = np.asarray(jax.random.choice(key, len(law.probability), (particles,), p=jnp.asarray(law.probability)))
-        return Law(np.bincount(chosen, minlength=len(law.probability)) / particles, law.log_ratio)
+        outputs, mass = jnp.asarray(self.outputs[chosen]), jnp.full(particles, 1 / particles)
+        return _GridOutputs(outputs, mass, jnp.asarray(particles, float))
 
     def _rows(self, function: str, z: np.ndarray) -> np.ndarray:
         """A function of the loss, by its name, at every example."""
         with jax.enable_x64(True):
             return np.asarray(_over_rows(self.model.loss, function, jnp.asarray(z), self.y))
+
+
+@functools.partial(jax.jit, static_argnames=("loss",))
+def _updated(
+    rule: Rule,
+    key: Array,
+    state: Any,
+    t: Array,
+    view: _GridOutputs,
+    batch: Array | None,
+    y: Any,
+    loss: Loss,
+    temperature: Array,
+) -> tuple[Any, Coefficients]:
+    return rule.update(key, state, t, view, batch, Problem(y, loss, temperature))
 
 
 def _law(log_mass: np.ndarray, log_prior: np.ndarray) -> tuple[Law, float]:

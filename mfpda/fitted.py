@@ -58,7 +58,7 @@ def initial_state(
         rule.init(len(examples.x), potential.coefficients.shape[1:]),
         Coefficients(potential.coefficients, potential.gamma),
         batch,
-        sampling.SampleStats(jnp.ones(particles), jnp.zeros(particles, bool), jnp.zeros(particles)),
+        sampling.SampleStats.unmoved(particles),
         jnp.ones((), float),
     )
 
@@ -287,7 +287,7 @@ class Fit:
             raise InputError("at least one recorded outer step", "none", "Run longer, or record more often.")
         sites = [site.name for site in self.structure.sites]
         kept = self.rows[0].particles
-        if set(kept) != set(sites) or len(next(iter(kept.values()))) != len(self.thetas):
+        if set(kept) != set(sites) or len(next(iter(kept.values()))) != self.settings["particles"]:
             raise InputError(
                 "a history with every site and every particle",
                 f"sites {listed(kept)} of {len(next(iter(kept.values()), []))} particles",
@@ -379,6 +379,7 @@ class Fit:
             "batch_size": self.batch_size or 0,
             "outer_steps": self.outer_steps,
             "inner_steps": self.inner_steps,
+            "particles": len(self.thetas),
             "status": self.status.value,
             "plugs": json.dumps(
                 {

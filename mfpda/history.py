@@ -16,6 +16,7 @@ OUTER_STATS = (
     "risk",
     "second_moment",
     "stiffness",
+    "particles",
     "step_size",
     "inner_steps",
     "acceptance_rate",

@@ -146,8 +146,7 @@ class Kept(NamedTuple):
             if place.startswith(INITIAL):
                 initial[place.removeprefix(INITIAL)] = array
         batch_size = int(facts["batch_size"]) or None
-        particles = len(next(iter(initial.values())))
-        template = _state(model, examples, batch_size, kernel, rule, particles)
+        template = _state(model, examples, batch_size, kernel, rule, int(facts["particles"]))
         state = storage.rebuilt(self.standing.arrays, template)
         store = self.store()
         attributes = self.beginning.facts["attributes"] | {"status": facts["status"]}

@@ -26,6 +26,7 @@ from mfpda.keys import as_key
 from mfpda.loading import Kept
 from mfpda.model import Model
 from mfpda.rules import RULES, DualAveraging, Rule
+from mfpda.rules.automatic import picked
 from mfpda.running import Metrics, Run
 from mfpda.schedules import Schedule, positive, positive_count
 from mfpda.starts import STARTS, Start, Warm
@@ -39,11 +40,11 @@ def fit(
     data: Any = None,
     *,
     rule: Rule | str = DualAveraging(),
-    kernel: Kernel | str = ULA(),
-    start: Start | str = Warm(),
+    kernel: Kernel | str | None = None,
+    start: Start | str | None = None,
     particles: int = 500,
     outer_steps: int = 60,
-    inner_steps: int | Schedule = 20,
+    inner_steps: int | Schedule | None = None,
     batch_size: int | None = None,
     record: Record = Record(),
     metrics: Metrics | None = None,
@@ -64,17 +65,23 @@ def fit(
         data: ``(x, y)``, or ``Stream(draw)`` for one pass over a data distribution. A memory-mapped x of the type that
             JAX computes in (``np.load(path, mmap_mode="r")`` of float32, say) is read where it lies on disk, and is not
             to change while its fit is in use; other arrays are copied once.
-        rule, kernel, start: the three plugs, or their registered names.
+        rule: how linearisations are combined, or its registered name. "auto" picks by what the problem is, and says
+            what and why.
+        kernel, start: the other two plugs, or their names. Where none is named, those that suit the rule: ``ULA()`` and
+            ``Warm()``, for ``DualNewton`` and ``DualCoordinateAscent`` ``MALA()`` and ``Reweight()``.
         particles: M.
         outer_steps: the number of outer steps in all (a resumed run does what is missing).
-        inner_steps: kernel steps per outer step, or a schedule of t.
+        inner_steps: kernel steps per outer step, or a schedule of t; 20 by default, 10 for those two rules.
         batch_size: None for the full batch, else that many examples of a shuffled epoch (of a stream: 50 by default).
         record: which outer steps, sites and particles are kept.
         metrics: functions of ``predict``, evaluated at recorded steps into ``outer_stats``.
         certify_every: every how many outer steps (and after the last) ``fit.certify`` is asked, and its gap recorded in
             ``outer_stats``; 0 for never.
         stop_at_gap: stop when the upper bound on the gap is below this, in two independent certificates of one step;
-            asked for every 10 outer steps unless ``certify_every`` says otherwise.
+            asked for every 10 outer steps unless ``certify_every`` says otherwise. Where the rule's average over the
+            steps that are left would not get there (``DualNewton``), twice as many particles are tempered from the
+            prior, at every certificate again, up to 32 M; ``outer_stats`` has their number, the particle history the
+            first M.
         memory: how many GiB intermediate results may take, a quarter of what is free by default. Where those of all
             examples would take more, examples are looked at in blocks, with the same results within rounding (the same
             bits, if the blocks are the same: ``block_rows`` in the settings).
@@ -97,7 +104,9 @@ def fit(
     >>> mfpda.fit(jax.random.key(0), model, (x, jnp.sin(x)), particles=100, outer_steps=10, progress=False)
     Fit(100 particles, 10 outer steps, risk 0.0..., finished)
     """
-    key, rule, kernel, start = _checked_plugs(key, model, rule, kernel, start)
+    key = as_key(key)
+    if not isinstance(model, Model):
+        raise InputError("a Model as the second argument", type(model).__name__, "Call fit(key, model, data).")
     if not isinstance(record, Record):
         raise InputError("a Record", repr(record), "Give Record(every=10), say.")
     particles, outer_steps = positive_count(particles, "particles"), positive_count(outer_steps, "outer_steps")
@@ -112,6 +121,13 @@ def fit(
     elif earlier:
         done, buffer = earlier.outer_steps, earlier.examples
     source = feed(data_key, model, data, batch_size, buffer, done)
+    silent = not (progress and is_writer())
+    if isinstance(rule, str) and rule == "auto":
+        rule = _picked(model, source, particles, silent)
+    rule, kernel, start, inner_steps = _checked_plugs(rule, kernel, start, inner_steps)
+    _check_batches(rule, source)
+    if hasattr(start, "check"):
+        start.check(model)
     if earlier:
         _check_resumable(earlier, model, rule, kernel, particles, source)
     if outer_steps < done:
@@ -133,7 +149,7 @@ def fit(
         inner_steps=schedules.values(inner_steps, outer_steps, "inner_steps", whole=True),
         record=record,
         sites=record.kept_sites(model.structure(row)),
-        metrics=_checked_metrics(metrics),
+        metrics=_checked_metrics(metrics, rule),
         certify_every=certify_every,
         stop_at_gap=stop_at_gap,
         settings={
@@ -162,7 +178,6 @@ def fit(
         run.keep_in(checkpoint, kept)
 
     status, failure = Status.FINISHED, None
-    silent = not (progress and is_writer())
     bar = tqdm(total=outer_steps, initial=run.place.t, disable=silent, desc="mfpda", unit="step")
     with signals.heeded(noted=several_processes()) as received:
         try:
@@ -201,18 +216,48 @@ def fit(
     return result
 
 
-def _checked_plugs(key: Any, model: Any, rule: Any, kernel: Any, start: Any) -> tuple[Array, Rule, Kernel, Start]:
-    key = as_key(key)
-    if not isinstance(model, Model):
-        raise InputError("a Model as the second argument", type(model).__name__, "Call fit(key, model, data).")
-    rule, kernel, start = RULES.resolve(rule), KERNELS.resolve(kernel), STARTS.resolve(start)
+def _checked_plugs(rule: Any, kernel: Any, start: Any, inner_steps: Any) -> tuple[Rule, Kernel, Start, Any]:
+    """The plugs by name or as they are; what was not named as it suits the rule."""
+    rule = RULES.resolve(rule)
     if not isinstance(rule, Rule):
         raise InputError("a rule with init, grow, update and dual", repr(rule), f"Use one of {listed(RULES)}.")
+    default = suited(rule)
+    kernel = KERNELS.resolve(default["kernel"] if kernel is None else kernel)
+    start = STARTS.resolve(default["start"] if start is None else start)
     if not isinstance(start, Start):
         raise InputError("a start, callable on an ensemble", repr(start), f"Use one of {listed(STARTS)}.")
     for plug in (rule, start):
         tuning.check_pytree(plug)
-    return key, rule, kernel, start
+    return rule, kernel, start, default["inner_steps"] if inner_steps is None else inner_steps
+
+
+def suited(rule: Rule) -> dict[str, Any]:
+    """The kernel, the start and the inner steps of a run with this rule, where the user names none."""
+    return {"kernel": ULA(), "start": Warm(), "inner_steps": 20} | getattr(rule, "suited", {})
+
+
+def _picked(model: Model, source: DataSet | StreamFeed, particles: int, silent: bool) -> Rule:
+    """The rule that suits the problem; what it is and why is said where a progress bar is shown."""
+    x = source.at(1)[0].x
+    predictions = (len(x), *model.structure(x[0]).output)
+    has_init = bool(model.declaration.init)
+    rule, why = picked(source.is_stream, source.batch_size, predictions, particles, has_init)
+    if not silent:
+        tqdm.write(f'mfpda: rule="auto" is {rule}: {why}.', file=sys.stderr)
+    return rule
+
+
+def _check_batches(rule: Rule, source: DataSet | StreamFeed) -> None:
+    """Refuse batches where a rule needs all examples at once."""
+    name = type(rule).__name__
+    if source.is_stream and getattr(rule, "data_set", False):
+        advice = 'Draw a data set first, or use rule="dual_averaging".'
+        raise InputError(f"a data set (x, y) for {name}, which comes back to its examples", "a stream", advice)
+    if source.batch_size is None or not getattr(rule, "full_batch", False):
+        return
+    expected = f"all examples at every step for {name}, which needs how the outputs at every two of them vary"
+    found = "a stream" if source.is_stream else f"batches of {source.batch_size}"
+    raise InputError(expected, found, 'Leave batch_size out, or use rule="dual_averaging".')
 
 
 def _checked_folders(checkpoint: Any, resume: Any) -> tuple[Fit | None, Kept | None, Checkpoint | None]:
@@ -268,7 +313,7 @@ def _checked_certifying(every: Any, stop_at_gap: Any) -> tuple[int, float | None
     return int(every) or CERTIFY_EVERY, positive(stop_at_gap, "stop_at_gap")
 
 
-def _checked_metrics(metrics: Metrics | None) -> Metrics:
+def _checked_metrics(metrics: Metrics | None, rule: Any) -> Metrics:
     metrics = {} if metrics is None else metrics
     if not isinstance(metrics, dict):
         raise InputError(
@@ -277,7 +322,8 @@ def _checked_metrics(metrics: Metrics | None) -> Metrics:
     odd = [name for name in metrics if not isinstance(name, str) or "/" in name]
     if odd:
         raise InputError("names of metrics that are strings without '/'", listed(odd), "Netcdf has no other names.")
-    recorded = history.OUTER_STATS + history.CERTIFICATE_STATS
+    own = rule.stats(rule.init(1, ())) if hasattr(rule, "stats") else {}
+    recorded = history.OUTER_STATS + history.CERTIFICATE_STATS + tuple(own)
     taken = [name for name in metrics if name in recorded]
     if taken:
         raise InputError("names of metrics other than " + listed(recorded), listed(taken), "Rename them.")
@@ -300,7 +346,7 @@ def _check_resumable(
         "kind of data": ("a stream" if earlier.is_stream else "(x, y)", "a stream" if source.is_stream else "(x, y)"),
         "rule": (repr(earlier.rule), repr(rule)),
         "kernel": (KERNELS.name_of(earlier.kernel), KERNELS.name_of(kernel)),
-        "particles": (len(earlier.thetas), particles),
+        "particles": (earlier.settings["particles"], particles),
         "batch_size": (earlier.batch_size, source.batch_size),
     }
     for what, (before, now) in same.items():

@@ -28,7 +28,7 @@ class StepStats(NamedTuple):
     acceptance_rate: Array
     diverging: Array
     gradients: Array
-    start: dict[str, Array]
+    plugs: dict[str, Array]  # what the rule and the start tell of it
 
 
 @functools.partial(jax.jit, static_argnames=("mesh",))
@@ -78,7 +78,7 @@ def outer_step(
         acceptance_rate=jnp.mean(sample_stats.acceptance),
         diverging=jnp.sum(sample_stats.diverging),
         gradients=jnp.mean(sample_stats.gradients) + is_adjusted(kernel) + start_stats.pop("gradients", 0),
-        start=start_stats,
+        plugs=(rule.stats(rule_state) if hasattr(rule, "stats") else {}) | start_stats,
     )
     return state._replace(ensemble=ensemble, stats=sample_stats, factor=factor), stats
 

@@ -5,9 +5,9 @@ import functools
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -15,13 +15,15 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh
 
+from mfpda import blocks, history, sampling, storage, tuning
 from mfpda import checkpoint as checkpoints
-from mfpda import history, storage
+from mfpda.blocks import Blocks
+from mfpda.certificate import SMALLEST_SHARE
 from mfpda.checkpoint import Checkpoint
 from mfpda.data import DataSet, Examples, StreamFeed
-from mfpda.devices import Agreement, gathered, replicated, several_processes, spread
+from mfpda.devices import Agreement, agreed, gathered, replicated, several_processes, spread
 from mfpda.errors import Status
-from mfpda.fitted import Fit, RunState, constrain, initial_state, predict, versions
+from mfpda.fitted import Fit, RunState, constrain, current_potential, initial_state, predict, versions
 from mfpda.history import Record, Row
 from mfpda.keeping import Keeper
 from mfpda.kernels import KERNELS, Kernel
@@ -30,9 +32,13 @@ from mfpda.loading import Kept
 from mfpda.model import Model
 from mfpda.outer_step import outer_step, snapshot
 from mfpda.rules import RULES, Rule
-from mfpda.starts import STARTS, Start
+from mfpda.rules.protocol import grown
+from mfpda.starts import STARTS, Start, Temper
+from mfpda.tempering import FEWEST_TEMPERED
 
-CERTIFY = 4  # folded into the key of an outer step for its certificate; its other keys are split from it
+SETTLED = 5  # steps that a rule averages before it may ask for more particles
+MOST_WIDENED = 32  # times as many as it began with
+CERTIFY, WIDEN = 4, 5  # folded into the key of an outer step; its other keys are split from it
 Metrics = dict[str, Callable[[Callable[[Any], Array]], float]]
 
 
@@ -82,7 +88,8 @@ class Run:
 
     def go_on_from(self, earlier: Fit) -> None:
         self.initial, self.rows = earlier.initial, list(earlier.rows)
-        self.place = Place(earlier.outer_steps, _placed(earlier.state, self.mesh), earlier.examples)
+        examples = self._in_blocks(earlier.examples, len(earlier.thetas))
+        self.place = Place(earlier.outer_steps, _placed(earlier.state, self.mesh), examples)
         if earlier.rows:
             self.began -= earlier.rows[-1].stats["seconds"]
 
@@ -138,11 +145,14 @@ class Run:
     def step(self, agreement: Agreement) -> bool:
         """The next outer step, recorded and kept. False, and nothing changed, when it left the finite numbers."""
         t = self.place.t + 1
+        place, widening = self._doubled() if self._needs_more_particles() else (self.place, 0.0)
+        particles = len(place.state.ensemble.theta)
         examples, batch = self.source.at(t)
-        judged_on = self.source.judged_on(t) if t in self._steps else None
+        examples = self._in_blocks(examples, particles)
+        judged_on = self._in_blocks(self.source.judged_on(t), particles) if t in self._steps else None
         agreement.check()  # from here on the processes compute together
-        anchors, state = len(examples.x), self.place.state
-        if anchors != len(self.place.examples.x):
+        anchors, state = len(examples.x), place.state
+        if anchors != len(place.examples.x):
             state = _grown(state, self.rule, anchors)
         kernel, inner_steps = self.kernels[t - 1], np.int32(self.inner_steps[t - 1])
         everywhere, plugs = self._everywhere(examples), (kernel, self.rule, self.start)
@@ -162,20 +172,22 @@ class Run:
             return False
         if taken is not None:
             numbers = {
-                **stats.start,
+                **stats.plugs,
                 "risk": taken.risk,
                 "second_moment": taken.second_moment,
                 "stiffness": taken.stiffness,
+                "particles": len(thetas),
                 "step_size": stats.step_size,
                 "inner_steps": inner_steps,
                 "acceptance_rate": stats.acceptance_rate,
                 "diverging": stats.diverging,
-                "gradients": stats.gradients,
-                **{name: self._measured(name, thetas) for name in self.metrics},
+                "gradients": stats.gradients + widening,
+                **{name: self._measured(name, thetas, examples.blocks) for name in self.metrics},
                 "seconds": time.perf_counter() - self.began,
             }
             numbers = {name: float(number) for name, number in numbers.items()}
-            row = Row(t, numbers, self.record.thin(self.sites, taken.particles))
+            first = {name: taken.particles[name][: self.settings["particles"]] for name in self.sites}
+            row = Row(t, numbers, self.record.thin(self.sites, first))
             self.rows.append(self.keeper.row(row, self.model, examples.x) if self.keeper else row)
         self.before = self.place if several_processes() else None
         self.place = Place(t, state, examples)
@@ -185,12 +197,59 @@ class Run:
             self.keeper.write(self.fit(Status.INTERRUPTED, whole))
         return True
 
-    def make_up(self) -> None:
-        """Ask for the certificate of the present place, if the run was stopped while it was asked for."""
+    def _needs_more_particles(self) -> bool:
+        """Whether stop_at_gap asks for more than the rule's average over the steps that are left would give.
+
+        What noise leaves of the gap falls like 1 / settled, the number of steps that the rule has averaged. Asked of
+        what is recorded alone, so that a resumed run finds the same.
+        """
+        if self.stop_at_gap is None or not hasattr(self.rule, "widened"):
+            return False
+        particles = len(self.place.state.ensemble.theta)
         last = self.rows[-1] if self.rows else None
-        due = last is not None and last.outer_step == self.place.t and self._certifies(self.place.t)
-        if due and np.isnan(self.rows[-1].stats.get("certified", np.nan)):
+        needed = (
+            last is not None
+            and last.outer_step == self.place.t
+            and 2 * particles <= MOST_WIDENED * self.settings["particles"]
+            and out_of_reach(last.stats, max(self.ends) - last.outer_step, self.stop_at_gap)
+        )
+        return bool(agreed(int(needed)))
+
+    def _doubled(self) -> tuple[Place, Array]:
+        """This place with twice as many particles, tempered from the prior to the present potential, and the gradients
+        that took, for each.
+
+        Not the old ones twice: their share of each mode goes back to the first steps, with the error of M particles.
+        """
+        t, state, examples = self.place
+        state, rule = gathered(state), cast(Any, self.rule)
+        examples = self._in_blocks(examples, 2 * len(state.ensemble.theta))
+        key = jax.random.fold_in(jax.random.fold_in(self.key, t), WIDEN)
+        temper = self.start if isinstance(self.start, Temper) else Temper()
+        ensemble, gradients = _tempered_anew(key, self.model, examples, self.rule, state, self.kernels[t - 1], temper)
+        unmoved = sampling.SampleStats.unmoved(len(ensemble.theta))
+        state = state._replace(ensemble=ensemble, stats=unmoved, rule=rule.widened(state.rule, 2))
+        return Place(t, _placed(state, self.mesh), examples), gradients
+
+    def _in_blocks(self, examples: Examples, particles: int) -> Examples:
+        """The examples in the run's blocks, or in those in which more particles than it began with fit."""
+        if particles == self.settings["particles"]:
+            return examples
+        x = examples.x
+        return examples._replace(
+            blocks=blocks.within(self.settings["memory"], self.model, x[0], particles).over(len(x))
+        )
+
+    def make_up(self) -> None:
+        """What a run that goes on owes its present place: the certificate, if it was stopped while that was asked for,
+        or to be where stop_at_gap was reached."""
+        last = self.rows[-1] if self.rows else None
+        if last is None or last.outer_step != self.place.t or not self._certifies(self.place.t):
+            return
+        if np.isnan(last.stats.get("certified", np.nan)):
             self._certify(gathered(self.place.state))
+        elif self.stop_at_gap is not None:  # the worse of two certificates is what is recorded
+            self.reached = bool(last.stats["gap_upper"] < self.stop_at_gap)
 
     def _certify(self, state: RunState) -> None:
         """Ask for a certificate, and write it into the last row."""
@@ -207,9 +266,9 @@ class Run:
         assert self._examples is not None
         return self._examples[1]
 
-    def _measured(self, name: str, thetas: Array) -> float:
+    def _measured(self, name: str, thetas: Array, blocks: Blocks) -> float:
         try:
-            return float(self.metrics[name](lambda x: predict(self.model, thetas, jnp.asarray(x), self.source.blocks)))
+            return float(self.metrics[name](lambda x: predict(self.model, thetas, jnp.asarray(x), blocks)))
         except Exception as error:
             raise RuntimeError(f"the metric {name!r} raised {type(error).__name__}: {error}") from error
 
@@ -244,6 +303,8 @@ class Run:
             certified = next(gaps, None)
         if certified:
             shown["gap"] = f"{certified['gap']:.2g}+-{certified['gap_stderr']:.1g}"
+        if stats.get("particles", self.settings["particles"]) != self.settings["particles"]:
+            shown["particles"] = f"{stats['particles']:.0f}"
         if is_adjusted(self.kernels[0]):
             shown["accept"] = f"{stats['acceptance_rate']:.2f}"
         return shown
@@ -301,6 +362,30 @@ class Run:
 _initial_state = jax.jit(initial_state, static_argnames=("particles",))
 
 
+def out_of_reach(stats: Mapping[str, float], left: int, stop_at_gap: float) -> bool:
+    """Whether the gap of a certified step would stay above stop_at_gap if noise were averaged over the steps left."""
+    settled, gap = stats["settled"], stats.get("gap", np.nan)
+    if settled < SETTLED or not np.isfinite(gap):
+        return False
+    return bool(gap * settled / (settled + left) + (stats["gap_upper"] - gap) >= stop_at_gap)
+
+
+@jax.jit
+def _tempered_anew(
+    key: Array, model: Model, examples: Examples, rule: Rule, state: RunState, kernel: Kernel, temper: Temper
+) -> tuple[sampling.Ensemble, Array]:
+    """Twice as many fresh particles of the present potential; the old ones twice, where tempering was degenerate."""
+    temper_key, choose_key, tune_key, begin_key = jax.random.split(key, 4)
+    potential, old = current_potential(model, examples, rule, state), state.ensemble.theta
+    particles = max(2 * len(old), FEWEST_TEMPERED)
+    thetas, how = temper.tempered(temper_key, potential, particles)
+    fresh = jax.random.choice(choose_key, thetas, (2 * len(old),), replace=False)
+    sound = how.effective_sample_size >= SMALLEST_SHARE * particles
+    thetas = jnp.where(sound, fresh, jnp.concatenate([old, old]))
+    kernel, _ = tuning.tuned(tune_key, kernel, potential, thetas, state.factor)
+    return sampling.begin(begin_key, thetas, potential, kernel), how.gradients
+
+
 def _placed(state: RunState, mesh: Mesh | None) -> RunState:
     """What there is of every particle spread over the devices, the rest whole on each."""
     apart = {"ensemble": spread(state.ensemble, mesh), "stats": spread(state.stats, mesh)}
@@ -313,6 +398,4 @@ def _grown(state: RunState, rule: Rule, anchors: int) -> RunState:
     state = state._replace(rule=rule.grow(state.rule, anchors))
     if rule.on_batch:
         return state
-    c = state.coefficients.c
-    c = jnp.pad(c, [(0, anchors - len(c))] + [(0, 0)] * (c.ndim - 1))
-    return state._replace(coefficients=state.coefficients._replace(c=c))
+    return state._replace(coefficients=state.coefficients._replace(c=grown(state.coefficients.c, anchors)))

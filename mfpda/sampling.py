@@ -23,6 +23,11 @@ class SampleStats(NamedTuple):
     diverging: Array
     gradients: Array
 
+    @classmethod
+    def unmoved(cls, particles: int) -> "SampleStats":
+        """Before the first step."""
+        return cls(jnp.ones(particles), jnp.zeros(particles, bool), jnp.zeros(particles))
+
 
 def draw_initial(key: Array, particles: int, potential: GibbsPotential) -> Array:
     """M flat thetas, independent draws of q1."""

@@ -7,6 +7,7 @@ with t and the step size eta_t falls with 1/sqrt(t)); being dataclasses, they pr
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -102,6 +103,12 @@ def positive(number: object, name: str) -> float:
     if not (math.isfinite(value) and value > 0):
         raise InputError(f"a positive finite number as {name}", repr(number), "Give a number above zero.")
     return value
+
+
+def check_share(share: Any) -> None:
+    """Refuse a number that is no part of a whole; what is no number (a tracer, say) is let pass."""
+    if isinstance(share, (int, float)) and not 0 < positive(share, "share") < 1:
+        raise InputError("a share between 0 and 1", repr(share), "0.5 lets weights halve the sample, say.")
 
 
 def positive_count(number: object, name: str) -> int:

@@ -20,10 +20,10 @@ from mfpda.errors import InputError
 from mfpda.kernels import Kernel
 from mfpda.kernels.protocol import is_adjusted
 from mfpda.potential import GibbsPotential
+from mfpda.weights import reach, share_left, systematic
 
 FEWEST_TEMPERED = 1000  # by default: few particles cannot tell when a step in temperature is too long
 MOST_TEMPERATURES = 1000  # then the rest is one jump, and the effective sample size says how large it was
-BISECTIONS = 40
 
 
 class TemperingStats(NamedTuple):
@@ -79,17 +79,19 @@ def temper(
         rise = jnp.where(jnp.isfinite(rise), rise, jnp.inf)  # a particle outside the support of exp(-V)
         lost = jnp.all(jnp.isinf(rise))
         may_stop = (stats.temperatures < MOST_TEMPERATURES - 1) & ~lost
-        ahead = jnp.where(may_stop, _reach(rise, 1 - last, share * count), 1 - last)
+        ahead = jnp.where(may_stop, reach(rise, 1 - last, share), 1 - last)
         beta = jnp.where(ahead >= 1 - last, one, last + ahead)
         log_weights = jnp.where(jnp.isinf(rise), jnp.where(lost, 0, -jnp.inf), -(beta - last) * rise)
 
-        thetas = thetas[_systematic(resample_key, log_weights)]
+        thetas = thetas[systematic(resample_key, log_weights)]
         current = potential.tempered(beta)
         ensemble = sampling.begin(begin_key, thetas, current, kernel)
         ensemble, moved, kernel = sampling.run(move_key, ensemble, current, kernel, moves, retuned)
         stats = TemperingStats(
             temperatures=stats.temperatures + 1,
-            effective_sample_size=jnp.minimum(stats.effective_sample_size, jnp.where(lost, 0, _effective(log_weights))),
+            effective_sample_size=jnp.minimum(
+                stats.effective_sample_size, jnp.where(lost, 0, count * share_left(log_weights))
+            ),
             log_normaliser=stats.log_normaliser + logsumexp(log_weights) - jnp.log(count),
             acceptance=stats.acceptance + jnp.mean(moved.acceptance),
             gradients=stats.gradients + jnp.mean(moved.gradients) + 1,  # one to begin with
@@ -114,33 +116,3 @@ def replicated(
     """Independent tempered samples, first axis over them: one after another, so that memory does not grow."""
     tempered = lambda key: temper(key, potential, particles, kernel, moves, share)  # noqa: E731
     return jax.lax.map(tempered, jax.random.split(key, replicates))
-
-
-def _effective(log_weights: Array) -> Array:
-    """(sum w)^2 / sum w^2."""
-    log_weights = log_weights - jnp.max(log_weights)
-    return jnp.exp(2 * logsumexp(log_weights) - logsumexp(2 * log_weights))
-
-
-def _reach(rise: Array, most: Array, wanted: Array) -> Array:
-    """The largest step in beta, up to ``most``, that leaves this effective sample size, by bisection."""
-
-    def enough(ahead):
-        return _effective(jnp.where(jnp.isinf(rise), -jnp.inf, -ahead * rise)) >= wanted
-
-    def halve(_, bracket):
-        low, high = bracket
-        middle = (low + high) / 2
-        keep = enough(middle)
-        return jnp.where(keep, middle, low), jnp.where(keep, high, middle)
-
-    _, high = jax.lax.fori_loop(0, BISECTIONS, halve, (jnp.zeros_like(most), most))
-    return jnp.where(enough(most), most, high)
-
-
-def _systematic(key: Array, log_weights: Array) -> Array:
-    """Indices drawn in proportion to the weights: one uniform number, M equally spaced points from it."""
-    particles = len(log_weights)
-    cumulative = jnp.cumsum(jax.nn.softmax(log_weights))
-    points = (jax.random.uniform(key, dtype=cumulative.dtype) + jnp.arange(particles)) / particles
-    return jnp.searchsorted(cumulative / cumulative[-1], points, side="right").clip(0, particles - 1)

@@ -19,6 +19,7 @@ ROOMS = [
     "blocks",
     "data",
     "spectrum",
+    "weights",
     "outputs",
     "potential",
     "kernels",

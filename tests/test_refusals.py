@@ -213,7 +213,7 @@ def test_init_that_does_not_fit():
 
 def test_unknown_names_list_the_known_ones():
     refused("'ula', 'mala', .*'numpyro:BarkerMH'.*'hmcmc'", kernel="hmcmc")
-    refused("'dual_averaging', 'latest'.*Did you mean 'latest'", rule="lastest")
+    refused("'dual_averaging', .*'latest'.*Did you mean 'latest'", rule="lastest")
     refused("'warm', 'resample'.*'cold'", start="cold")
     refused("the class ULA.*Call it", kernel=mfpda.ULA)
     refused("Did you mean 'ula'", kernel="ULA")

@@ -171,13 +171,6 @@ def test_between_prior_and_target_lie_gibbs_potentials(small):
         np.testing.assert_allclose(potential.tempered(jnp.asarray(beta))(theta), expected, rtol=1e-5)
 
 
-def test_systematic_resampling_keeps_expected_counts():
-    weights = np.random.default_rng(0).dirichlet(np.ones(50))
-    for seed in range(20):
-        counts = np.bincount(tempering._systematic(jax.random.key(seed), jnp.log(weights)), minlength=50)
-        assert np.all(np.abs(counts - 50 * weights) < 1 + 1e-3)
-
-
 def test_particles_outside_the_support_die():
     """Where h is not a number, tempering weighs nothing."""
     h = lambda theta, x: jnp.sqrt(theta["w"]) * x  # noqa: E731

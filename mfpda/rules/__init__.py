@@ -2,10 +2,22 @@
 
 from mfpda.registry import Registry
 from mfpda.rules.dual_averaging import DualAveraging as DualAveraging
+from mfpda.rules.dual_coordinate_ascent import DualCoordinateAscent as DualCoordinateAscent
+from mfpda.rules.dual_newton import DualNewton as DualNewton
+from mfpda.rules.fictitious_play import FictitiousPlay as FictitiousPlay
 from mfpda.rules.latest import Latest as Latest
 from mfpda.rules.protocol import Coefficients as Coefficients
 from mfpda.rules.protocol import Dual as Dual
 from mfpda.rules.protocol import Problem as Problem
 from mfpda.rules.protocol import Rule as Rule
 
-RULES = Registry("rule", {"dual_averaging": DualAveraging, "latest": Latest})
+RULES = Registry(
+    "rule",
+    {
+        "dual_averaging": DualAveraging,
+        "dual_newton": DualNewton,
+        "dual_coordinate_ascent": DualCoordinateAscent,
+        "fictitious_play": FictitiousPlay,
+        "latest": Latest,
+    },
+)

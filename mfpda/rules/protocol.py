@@ -26,6 +26,14 @@ def over_outputs(per_anchor: Array, like: Array) -> Array:
     return per_anchor.reshape(per_anchor.shape + (1,) * (like.ndim - per_anchor.ndim))
 
 
+def grown(part: Array, anchors: int) -> Array:
+    """With zeros for more anchors, the first axis."""
+    return jnp.pad(part, [(0, anchors - len(part))] + [(0, 0)] * (part.ndim - 1))
+
+
+REWEIGHTED = {"kernel": "mala", "start": "reweight", "inner_steps": 10}  # suits rules that keep within weights
+
+
 class Coefficients(NamedTuple):
     """What a rule decides: one coefficient per anchor and output, and the factor gamma of the whole potential."""
 
@@ -63,8 +71,7 @@ class Linearisations(NamedTuple):
         return Linearisations(self.weighted.at[batch].add(weight * derivative), self.mass.at[batch].add(weight))
 
     def grow(self, anchors: int) -> "Linearisations":
-        missing = anchors - len(self.mass)
-        return Linearisations(*(jnp.concatenate([a, jnp.zeros((missing, *a.shape[1:]), a.dtype)]) for a in self))
+        return Linearisations(*(grown(part, anchors) for part in self))
 
     def average(self) -> Dual:
         mass = over_outputs(self.mass, self.weighted)
@@ -78,6 +85,12 @@ class Rule(Protocol):
     A rule is a frozen dataclass, registered as a pytree or as static. It sees outputs at the anchors, never particles.
     ``on_batch`` says which anchors its coefficients belong to: those of the batch, or all of them.
     ``smallest_gamma`` is the smallest factor it will ever use: p0^gamma must be integrable.
+
+    More that a rule may have. ``data_set = True``: it comes back to its examples, and streams are refused;
+    ``full_batch = True``: it needs all of them at every step, and batches are refused too. ``suited``: the kernel,
+    start and inner_steps of ``fit`` where the user names none. ``stats(state)``: scalars by name, which go into
+    ``outer_stats``. ``widened(state, factor)``: the state for ``factor`` times as many particles; with it and a
+    statistic named "settled", the number of steps that it averages noise over, ``stop_at_gap`` may raise M.
     """
 
     @property

@@ -16,7 +16,8 @@ class Start(Protocol):
     """From particles of the old potential to particles from which the kernel begins on the new one.
 
     A start is a frozen dataclass registered as a pytree. It sees potentials, never data; the stats it returns
-    (scalars by name) go into ``outer_stats``; the one named "gradients" is added to those of the inner loop.
+    (scalars by name) go into ``outer_stats``; the one named "gradients" is added to those of the inner loop. It may
+    have a ``check(model)``, which refuses a model that it cannot serve before anything is compiled.
     """
 
     def __call__(

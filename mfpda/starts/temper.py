@@ -7,11 +7,10 @@ import jax
 from jax import Array
 
 from mfpda import sampling, tempering
-from mfpda.errors import InputError
 from mfpda.kernels import KERNELS, MALA, Kernel
 from mfpda.potential import GibbsPotential
 from mfpda.registry import plug
-from mfpda.schedules import positive, positive_count
+from mfpda.schedules import check_share, positive_count
 from mfpda.starts.protocol import Stats
 
 
@@ -36,8 +35,11 @@ class Temper:
             tempering.check_moves(self.kernel)
         if isinstance(self.moves, (int, float)):
             positive_count(self.moves, "moves")
-        if isinstance(self.share, (int, float)) and not 0 < positive(self.share, "share") < 1:
-            raise InputError("a share between 0 and 1", repr(self.share), "0.5 halves the sample at every temperature.")
+        check_share(self.share)
+
+    def tempered(self, key: Array, potential: GibbsPotential, particles: int) -> tuple[Array, tempering.TemperingStats]:
+        """So many samples of exp(-V)."""
+        return tempering.temper(key, potential, particles, self.kernel, self.moves, self.share)
 
     def replicated(
         self, key: Array, potential: GibbsPotential, particles: int, replicates: int
@@ -47,7 +49,7 @@ class Temper:
 
     def __call__(self, key, ensemble, old, new, kernel) -> tuple[sampling.Ensemble, Stats]:
         temper_key, begin_key = jax.random.split(key)
-        thetas, stats = tempering.temper(temper_key, new, len(ensemble.theta), self.kernel, self.moves, self.share)
+        thetas, stats = self.tempered(temper_key, new, len(ensemble.theta))
         recorded = {
             "temperatures": stats.temperatures,
             "effective_sample_size": stats.effective_sample_size,

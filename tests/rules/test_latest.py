@@ -44,7 +44,7 @@ def test_its_dual_follows_the_recent_linearisations():
     rule, key = mfpda.Latest(), jax.random.key(0)
     state, problem = rule.init(1, ()), Problem(jnp.zeros(1), mfpda.losses.Squared(), jnp.asarray(0.1))
     for t in range(1, 101):
-        outputs = _GridOutputs(jnp.asarray([1.0 if t <= 90 else 0.0]))
+        outputs = _GridOutputs(jnp.full((1, 1), 1.0 if t <= 90 else 0.0), jnp.ones(1))
         state, _ = rule.update(key, state, jnp.asarray(float(t)), outputs, None, problem)
     np.testing.assert_allclose(rule.dual(state, jnp.asarray(100.0)).g, (90 * 91 / (100 * 101)) ** 2, rtol=1e-4)
 

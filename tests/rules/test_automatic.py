@@ -1,0 +1,65 @@
+"""rule="auto", the plugs that suit a rule, and batches that a rule cannot take."""
+
+import jax
+import numpyro.distributions as dist
+import pytest
+
+import mfpda
+from mfpda import DualAveraging, DualNewton, InputError, Stream, optimise
+from mfpda.rules.automatic import LARGEST, picked
+from tests.test_optimise import draw
+
+
+@pytest.mark.parametrize(
+    ("problem", "rule", "why"),
+    [
+        ((False, None, (1000,), 500, False), DualNewton(), "500 particles at 1000 examples"),
+        ((True, 50, (200,), 500, False), DualAveraging(), "stream"),
+        ((False, 50, (1000,), 500, False), DualAveraging(), "batches of 50"),
+        ((False, None, (1000,), 500, True), DualAveraging(), "init"),
+        ((False, None, (LARGEST // 10, 11), 1, False), DualAveraging(), "too many to keep"),
+    ],
+)
+def test_it_picks_by_what_the_problem_is(problem, rule, why):
+    found, reason = picked(*problem)
+    assert found == rule
+    assert why in reason
+
+
+def test_it_says_what_it_picked(small, capsys):
+    """On the screen where there is a progress bar, and in the settings of the fit in any case."""
+    arguments = small.quick | {"outer_steps": 2, "rule": "auto"}
+    fit = mfpda.fit(jax.random.key(0), small.model, small.data, **arguments | {"progress": True})
+    assert 'rule="auto" is DualNewton(share=0.5): every step sees all examples' in capsys.readouterr().err
+    assert (fit.rule, fit.start) == (DualNewton(), mfpda.Reweight())
+    assert fit.settings["rule"] == "DualNewton(share=0.5)"
+
+
+@pytest.mark.parametrize(
+    ("rule", "suited"),
+    [
+        ("dual_newton", (mfpda.MALA(), mfpda.Reweight(), 10)),
+        ("dual_coordinate_ascent", (mfpda.MALA(), mfpda.Reweight(), 10)),
+        ("dual_averaging", (mfpda.ULA(), mfpda.Warm(), 20)),
+        ("latest", (mfpda.ULA(), mfpda.Warm(), 20)),
+    ],
+)
+def test_what_is_not_named_suits_the_rule_and_what_is_named_stays(rule, suited):
+    assert optimise._checked_plugs(rule, None, None, None)[1:] == suited
+    named = mfpda.Underdamped(), mfpda.Resample(), 3
+    assert optimise._checked_plugs(rule, *named)[1:] == named
+
+
+@pytest.mark.parametrize("data", ["batches of 10", "a stream"])
+def test_newton_refuses_batches(small, data):
+    given = Stream(draw) if data == "a stream" else small.data
+    expected = f"all examples at every step for DualNewton, which needs how.*{data}.*dual_averaging"
+    with pytest.raises(InputError, match=expected):
+        mfpda.fit(jax.random.key(0), small.model, given, rule="dual_newton", batch_size=10, **small.quick)
+
+
+def test_reweighting_refuses_particles_that_are_no_draws_of_the_prior(small):
+    init = {"b": dist.Normal(0, 0.1)}
+    model = mfpda.Model(small.model.neuron, small.model.loss, 0.02, init=init)
+    with pytest.raises(InputError, match=r"draws of the prior.*a model with init"):
+        mfpda.fit(jax.random.key(0), model, small.data, rule="dual_newton", **small.quick)

@@ -1,0 +1,311 @@
+"""Newton's method on the dual: its parts against dense linear algebra and exact moments, its runs against optima.
+
+Exact moments are those of a law on the nodes of a grid, in double precision.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+import mfpda
+from mfpda.exact import Quadrature, _GridOutputs
+from mfpda.rules import DualNewton, Problem
+from mfpda.rules.protocol import Linearisations
+from mfpda.rules.proximal import predicted
+from tests.conftest import reference
+from tests.rules.grid import NAMES, dual_value, gap, law_of, named, problem_of, updated, view_of, walk
+
+WITH_CLASSES = ["tanh_squared", "tanh_logistic", "classes"]
+
+
+def random_dual(grid, rng, size):
+    """u of this many times the size of the outputs, and g = l'(u)."""
+    u = size * np.abs(grid.outputs).max() * rng.normal(size=grid.outputs.shape[1:])
+    return u, grid._rows("derivative", u)
+
+
+def at_dual(grid, g):
+    """A state with this dual, which is made of values of l' alone."""
+    with jax.enable_x64(True):
+        begun = DualNewton().init(len(grid.x), grid.outputs.shape[2:])
+        return begun._replace(averaged=Linearisations(jnp.asarray(g), jnp.ones(len(g))))
+
+
+def covariance(grid, law):
+    """C, densely."""
+    centred = (grid.outputs - grid.predictions(law)).reshape(len(grid.thetas), -1)
+    return (law.probability[:, None] * centred).T @ centred
+
+
+@pytest.mark.parametrize("name", WITH_CLASSES)
+def test_the_covariance_is_the_derivative_of_the_predictions(name):
+    """z(g + eps d) - z(g - eps d) = -(2 eps / (n T)) C d, by products with B and by the particles' energies."""
+    grid, rng = named(name), np.random.default_rng(0)
+    for size in (0.1, 1.0):
+        _, g = random_dual(grid, rng, size)
+        d, eps = rng.normal(size=g.shape), 1e-5
+        ahead, behind = (grid.predictions(law_of(grid, g + sign * eps * d)) for sign in (1, -1))
+        with jax.enable_x64(True):
+            deviations = view_of(grid, law_of(grid, g)).deviations()
+            by_products = deviations.rmatvec(deviations.matvec(jnp.asarray(d)))
+            by_energies = deviations.rmatvec(jnp.sqrt(deviations.mass) * deviations.energies(jnp.asarray(d)))
+        by_difference = -(ahead - behind) / (2 * eps) * len(g) * grid.temperature
+        for found in (by_products, by_energies):
+            np.testing.assert_allclose(found, by_difference, atol=1e-6 * np.abs(by_difference).max())
+
+
+@functools.cache
+def compiled_prediction(name):
+    grid = named(name)
+    problem = problem_of(grid)
+
+    @jax.jit
+    def predict(view, g, weights):
+        return predicted(view.deviations(), g, weights, problem)
+
+    return predict
+
+
+@pytest.mark.parametrize("size", [0.1, 1.0, 10.0])
+def test_the_target_solves_newtons_system_for_the_squared_loss(size):
+    """(I + C diag(w) / T) du = z - u0 with l'(u0) = g, in plain NumPy; also with weights that differ."""
+    grid, rng = named("tanh_squared"), np.random.default_rng(1)
+    n = len(grid.x)
+    for weights in (np.full(n, 1 / n), rng.dirichlet(np.ones(n))):
+        u0, g = random_dual(grid, rng, size)
+        law = law_of(grid, weights * n * g)
+        system = np.eye(n) + covariance(grid, law) * weights / grid.temperature
+        du = np.linalg.solve(system, grid.predictions(law) - u0)
+        with jax.enable_x64(True):
+            u = compiled_prediction("tanh_squared")(view_of(grid, law), jnp.asarray(g), jnp.asarray(weights))
+        np.testing.assert_allclose(u, u0 + du, atol=1e-4 * np.abs(du).max())
+
+
+@pytest.mark.parametrize("name", ["tanh_logistic", "classes"])
+def test_the_target_is_the_fixed_point_for_other_losses(name):
+    """u = z - C (l'(u) - g) / (n T), from duals that are values of l', and from 0, which is none."""
+    grid, rng = named(name), np.random.default_rng(2)
+    n = len(grid.x)
+    duals = [random_dual(grid, rng, size)[1] for size in (0.1, 1.0, 3.0)]
+    for g in (np.zeros_like(duals[0]), *duals):
+        law = law_of(grid, g)
+        z = grid.predictions(law)
+        with jax.enable_x64(True):
+            u = np.asarray(compiled_prediction(name)(view_of(grid, law), jnp.asarray(g), jnp.full(n, 1 / n, float)))
+        change = (grid._rows("derivative", u) - g).ravel()
+        moved = (covariance(grid, law) @ change).reshape(z.shape) / (n * grid.temperature)
+        np.testing.assert_allclose(u, z - moved, atol=1e-4 * np.abs(moved).max())
+        assert np.abs(moved).max() > 1e-3
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_the_target_is_found_where_the_loss_is_flat_at_first(double):
+    """The smoothed hinge has l'' = 0 at z, so that the first Newton step is thousands of times too long."""
+    with jax.enable_x64(double):
+        outputs = 50 * jnp.sign(jax.random.normal(jax.random.key(0), (40, 6)))
+        y, loss = jnp.where(jnp.arange(6) % 2, 1.0, -1.0), mfpda.losses.SmoothedHinge()
+        z = jnp.mean(outputs, axis=0)
+        outputs, z = outputs - z - 3 * y, -3 * y  # on the wrong side by 3, where the hinge is a straight line
+        view, g, weights = _GridOutputs(outputs, jnp.full(40, 1 / 40)), jnp.zeros(6), jnp.full(6, 1 / 6)
+        u = jax.jit(lambda: predicted(view.deviations(), g, weights, Problem(y, loss, jnp.asarray(0.3))))()
+        change = np.asarray(loss.over_rows(loss.derivative, u, y) - g)
+    centred = np.asarray(outputs, float) - np.asarray(z, float)
+    moved = centred.T @ centred / 40 @ change / (6 * 0.3)
+    assert np.abs(moved).max() > 1
+    np.testing.assert_allclose(u, z - moved, atol=0.02 * np.abs(moved).max())
+
+
+def directions(name, states, seed):
+    """For so many random feasible duals: u, g, z, and how far and in which direction the rule goes."""
+    grid, rng = named(name, 31), np.random.default_rng(seed)
+    for size in np.geomspace(0.05, 10, states):
+        u, g = random_dual(grid, rng, size)
+        law = law_of(grid, g)
+        with jax.enable_x64(True):
+            t, key = jnp.asarray(5.0), jax.random.key(0)
+            after, _ = updated(DualNewton(), key, at_dual(grid, g), t, view_of(grid, law), None, problem_of(grid))
+        alpha = float(after.alpha)
+        yield grid, u, g, grid.predictions(law), alpha, (np.asarray(after.averaged.weighted) - g) / alpha
+
+
+@pytest.mark.parametrize(("name", "states"), [("tanh_squared", 70), ("tanh_logistic", 70), ("sine_squared", 60)])
+def test_the_direction_is_one_of_ascent(name, states):
+    """dD/dg_i = (z_i - u_i) / n at g = l'(u): its product with the direction is positive and is how fast D rises.
+
+    Two hundred states in all, from near the optimum to ten times the size of the outputs.
+    """
+    for grid, u, g, z, alpha, direction in directions(name, states, 3):
+        slope = np.sum((z - u) * direction) / len(g)
+        assert slope > 0
+        assert 0 < alpha <= 1
+        little = 1e-4 * alpha
+        risen = dual_value(grid, g + little * direction) - dual_value(grid, g)
+        lowest = 0 if name == "tanh_logistic" else 0.9  # at the ends of its domain l* bends without bound
+        assert lowest * little * slope < risen + 1e-13
+        assert risen < little * slope * (1 + 1e-6) + 1e-13  # D is concave
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_exact_newton_reaches_the_optimum(name):
+    """A gap below 1e-8 in fifteen steps; steps as long as half of a sample is left, then whole ones."""
+    grid = named(name)
+    path = walk(grid, DualNewton(), 15)
+    gaps, states = [step.gap for step in path], [step.state for step in path]
+    best = grid.optimum()
+    assert min(gaps) < 1e-8
+    assert best.dual_value - dual_value(grid, path[-1].g) < 1e-8
+    np.testing.assert_allclose(path[-1].g, best.dual, atol=2e-3)
+
+    alpha, settled, left = (np.array([getattr(state, each) for state in states]) for each in
+                            ("alpha", "settled", "effective_sample_size"))  # fmt: skip
+    held = (settled == 0) & (alpha < 1)
+    assert held[0]
+    nodes = len(grid.thetas)
+    np.testing.assert_allclose(left[held], 0.5 * nodes, rtol=1e-6)  # the default share
+    assert (left >= 0.5 * nodes * (1 - 1e-6)).all()
+    np.testing.assert_allclose(alpha[settled > 0], 2 / (settled[settled > 0] + 2))
+    assert (alpha == 1).sum() >= 2  # exact moments have no noise to average
+    residual = grid._rows("derivative", grid.predictions(law_of(grid, path[-2].g))) - path[-2].g
+    assert states[-1].residual == pytest.approx(np.sqrt(np.mean(residual**2)), rel=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_the_yardstick_runs_newton_too(name):
+    """``Quadrature.run`` on a finer grid takes the steps of the walk on it, to a gap below 1e-8 and the references."""
+    grid = named(name, 121)
+    steps = list(grid.run(15, rule=DualNewton()))
+    for step, walked in zip(steps, walk(grid, DualNewton(), 15), strict=True):
+        np.testing.assert_allclose(step.dual, walked.g, atol=1e-8)
+    assert steps[-1].kl < 1e-9  # after a whole step the law is that of the dual
+    assert steps[-1].gap < 1e-8
+    assert abs(steps[-1].objective - reference(name).optimum.objective) < 1e-7
+
+
+def from_far_away(name, seeds, outer_steps=60, particles=2000):
+    """Gaps, exact, of the last dual of runs from g = l'(u), u = +-10 times the size of the outputs."""
+    grid, found = named(name), []
+    for seed in range(seeds):
+        u = 10 * np.abs(grid.outputs).max() * np.random.default_rng(seed).choice([-1, 1], grid.outputs.shape[1:])
+        begun = at_dual(grid, grid._rows("derivative", u))
+        path = walk(grid, DualNewton(), outer_steps, begun, jax.random.key(seed), particles)
+        found.append((gap(grid, begun.averaged.weighted), path[-1].gap))
+    return np.array(found).T
+
+
+FAR = {"tanh_squared": (50, 1e-5), "tanh_logistic": (1, 1e-3), "sine_squared": (100, 1e-3), "classes": (0.5, 1e-3)}
+
+
+@pytest.mark.parametrize("name", ["tanh_squared", "sine_squared"])
+def test_it_finds_back_from_a_dual_far_away(name):
+    """Two thousand exact draws a step."""
+    before, after = from_far_away(name, 3)
+    assert before.min() > FAR[name][0]
+    assert after.max() < FAR[name][1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAR)
+def test_it_always_finds_back_from_a_dual_far_away(name):
+    """In twenty of twenty."""
+    before, after = from_far_away(name, 20)
+    assert before.min() > FAR[name][0]
+    assert (after < FAR[name][1]).sum() == 20
+
+
+def test_whole_steps_from_far_away_would_not_find_back():
+    """What the trust region is for: the same run with whole steps is nowhere near after as many steps."""
+    grid = named("sine_squared")
+    u = 10 * np.abs(grid.outputs).max() * np.random.default_rng(0).choice([-1, 1], len(grid.x))
+    state, gaps = at_dual(grid, grid._rows("derivative", u)), []
+    with jax.enable_x64(True):
+        for t in range(1, 61):
+            g = state.averaged.weighted
+            view = grid._seen(law_of(grid, g), jax.random.key(t), 2000)
+            now, key = jnp.asarray(float(t)), jax.random.key(0)
+            after, _ = updated(DualNewton(), key, state, now, view, None, problem_of(grid))
+            whole = g + (after.averaged.weighted - g) / after.alpha
+            state = state._replace(averaged=Linearisations(whole, jnp.ones(len(g))))
+            gaps.append(gap(grid, whole))
+    assert min(gaps[20:]) > 0.1
+
+
+def test_averaging_gets_below_the_error_of_one_set_of_particles():
+    """Exact gaps of g after 30 settled steps, and of targets at the same M which are not averaged.
+
+    The average with weights s of 30 independent errors has 3/4 of 30 times less variance, and gaps go with it: 22 times
+    smaller. The medians over 5 seeds differ by a factor of 6 at least.
+    """
+    grid, factors = named("tanh_logistic"), []
+    for seed in range(5):
+        averaged = walk(grid, DualNewton(), 45, key=jax.random.key(seed), particles=500)
+        after = next(step for step in averaged if step.state.settled >= 30)
+        never_settled = lambda state: state._replace(settled=-jnp.ones(()))  # noqa: E731
+        whole = walk(grid, DualNewton(), 45, key=jax.random.key(seed), particles=500, between=never_settled)
+        assert all(step.state.alpha == 1 for step in whole[-20:])
+        factors.append(np.median([step.gap for step in whole[-20:]]) / after.gap)
+    assert np.median(factors) > 6
+
+
+@functools.cache
+def particle_runs(name, replicates, particles, outer_steps=30):
+    problem = reference(name)
+    arguments = {"rule": "dual_newton", "start": "reweight", "kernel": "mala", "inner_steps": 10, "progress": False}
+    arguments |= {"particles": particles, "outer_steps": outer_steps}
+    fits = [mfpda.fit(jax.random.key(seed), problem.model, problem.data, **arguments) for seed in range(replicates)]
+    return problem, fits
+
+
+def check_predictions(problem, fits):
+    """Of the mean over runs, within 4 standard errors, which are those between runs; root mean squares over anchors.
+
+    Were the errors at all anchors the same one, this would be Student's t of 4; as they are not, it varies less.
+    """
+    z = np.array([fit.predict(problem.data[0]) for fit in fits])
+    error, stderr = z.mean(0) - problem.optimum.predictions, z.std(0, ddof=1) / len(fits) ** 0.5
+    assert np.sqrt(np.mean(error**2)) < 4 * np.sqrt(np.mean(stderr**2))
+    assert 2 * scipy.stats.t(len(fits) - 1).sf(4) < 0.002  # how often a right run would fail, at most
+    return np.sqrt(np.mean(stderr**2))
+
+
+def test_particles_predict_as_the_optimum():
+    """False failures: below 0.002 for 16 runs of 4,000 particles."""
+    problem, fits = particle_runs("tanh_squared", 16, 4000)
+    assert check_predictions(problem, fits) < 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "precision"), [("tanh_logistic", 0.03), ("sine_squared", 0.01)])
+def test_particles_predict_as_the_optimum_of_stiff_problems(name, precision):
+    problem, fits = particle_runs(name, 16, 4000)
+    assert check_predictions(problem, fits) < precision
+
+
+def test_what_is_recorded():
+    """By name, in ``outer_stats``; an effective sample size of no less than the share that the rule was given."""
+    problem, (fit, *_) = particle_runs("tanh_squared", 16, 4000)
+    stats = fit.idata["outer_stats"]
+    assert {"alpha", "effective_sample_size", "residual", "settled"} <= set(stats)
+    alpha, left, residual, settled = (
+        stats[name].values[0] for name in ("alpha", "effective_sample_size", "residual", "settled")
+    )
+    assert (left >= 0.5 * 4000 * (1 - 1e-3)).all()
+    assert left[0] == pytest.approx(2000, rel=1e-3)  # the first step is as long as may be
+    assert ((alpha > 0) & (alpha <= 1)).all()
+    np.testing.assert_allclose(alpha[settled > 0], 2 / (settled[settled > 0] + 2), rtol=1e-5)
+    assert settled[-1] > 15
+    assert residual[-1] < 0.05 * residual[0]
+    grid = Quadrature.of(problem.model, problem.data, problem.bounds, 201)
+    assert gap(grid, np.asarray(fit.dual, float)) < 1e-6
+
+
+def test_mini_batches_and_odd_shares_are_refused(small):
+    with pytest.raises(mfpda.InputError, match="batch"):
+        mfpda.fit(jax.random.key(0), small.model, small.data, rule="dual_newton", batch_size=10, **small.quick)
+    for wrong in (0, 1, 1.5, -0.1):
+        with pytest.raises(mfpda.InputError, match="share"):
+            mfpda.DualNewton(share=wrong)
