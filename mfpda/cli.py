@@ -253,7 +253,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     command.add_argument("--checkpoint-seconds", type=float, metavar="S", help="seconds between them, instead")
     settings = command.add_argument_group("arguments of fit (default: the file's settings)")
-    settings.add_argument("--rule", metavar="NAME", help=", ".join(["auto", *RULES]))
+    settings.add_argument("--rule", metavar="NAME", help=", ".join([*RULES, *RULES.also]))
     settings.add_argument("--kernel", metavar="NAME", help=", ".join(KERNELS))
     settings.add_argument("--step-size", metavar="SCHEDULE", help="auto, 0.01 or inverse_sqrt:0.1")
     settings.add_argument("--start", metavar="NAME", help=", ".join(STARTS))

@@ -27,7 +27,7 @@ from mfpda.keys import as_key
 from mfpda.losses import weighted
 from mfpda.rules import DualAveraging
 from mfpda.schedules import positive
-from mfpda.starts import STARTS, Temper
+from mfpda.starts import STARTS, Reweight, Temper
 from mfpda.stein import SteinTest, stein_test
 
 COARSE = 0.2  # an excess of the Stein test that matters; "auto" step sizes aim at 0.05
@@ -202,8 +202,8 @@ def verdict(key: Array, fit: Fit, tolerance: float = 0.05, **certifying: Any) ->
     fresh = certificate.sampled(temper_key, potential, temper, replicates, particles)
     own = predict(model, fit.thetas, potential.anchors, potential.blocks)
     distance = float(jnp.sqrt(jnp.mean(jnp.square(own - fresh.mean))))
-    tempered = isinstance(fit.start, Temper)  # its particles share ancestors, and are as noisy as one of the replicates
-    own_noise = (fresh.between * particles if tempered else fresh.within) / len(fit.thetas)
+    kin = isinstance(fit.start, Temper | Reweight)  # particles that share ancestors, as noisy as one of the replicates
+    own_noise = (fresh.between * particles if kin else fresh.within) / len(fit.thetas)
     noise = float(jnp.sqrt(jnp.mean(own_noise + fresh.between / replicates)))
 
     draws = sampling.draw_prior(prior_key, particles, potential)

@@ -204,6 +204,11 @@ def fit(
         run.back_to(-agreed(-run.place.t))
         result, failure = run.end(status, failure)
 
+    if stop_at_gap is not None and status is Status.FINISHED and not silent:
+        bounds = [row.stats.get("gap_upper", np.nan) for row in result.rows]
+        best = f"at most {bounds[-1]:.3g}" if bounds and np.isfinite(bounds[-1]) else "not known"
+        advice = "Take more outer_steps or particles."
+        print(f"mfpda: the gap is {best}, and stop_at_gap {stop_at_gap:g} was not reached. {advice}", file=sys.stderr)
     if received.terminated:
         where = f", in {str(result.folder)!r}, from where it can be resumed" if result.folder else ""
         print(f"mfpda: SIGTERM ended the run after outer step {result.outer_steps}{where}.", file=sys.stderr)
@@ -256,8 +261,7 @@ def _check_batches(rule: Rule, source: DataSet | StreamFeed) -> None:
     if source.batch_size is None or not getattr(rule, "full_batch", False):
         return
     expected = f"all examples at every step for {name}, which needs how the outputs at every two of them vary"
-    found = "a stream" if source.is_stream else f"batches of {source.batch_size}"
-    raise InputError(expected, found, 'Leave batch_size out, or use rule="dual_averaging".')
+    raise InputError(expected, f"batches of {source.batch_size}", 'Leave batch_size out, or use rule="dual_averaging".')
 
 
 def _checked_folders(checkpoint: Any, resume: Any) -> tuple[Fit | None, Kept | None, Checkpoint | None]:

@@ -41,7 +41,8 @@ class Registry(dict[str, Callable[..., Any]]):
     """What makes a plug, by name, so that ``fit(kernel="ula")`` means ``fit(kernel=ULA())``.
 
     ``families`` make the plugs of another library from their names there: "family:name" means family(name), also for
-    names that the table does not list. ``parts`` are the tables of settings that are plugs themselves.
+    names that the table does not list. ``parts`` are the tables of settings that are plugs themselves. ``also`` are
+    names that mean something to ``fit`` and stand for no plug.
     """
 
     def __init__(
@@ -50,11 +51,13 @@ class Registry(dict[str, Callable[..., Any]]):
         plugs: Mapping[str, Callable[..., Any]],
         families: Mapping[str, Callable[..., Any]] | None = None,
         parts: Mapping[str, "Registry"] | None = None,
+        also: tuple[str, ...] = (),
     ):
         super().__init__(plugs)
         self.kind = kind
         self.families = dict(families or {})
         self.parts = dict(parts or {})
+        self.also = also
 
     def resolve(self, plug: Any) -> Any:
         """The plug itself, or the one that this name stands for, with its default settings."""
@@ -75,11 +78,12 @@ class Registry(dict[str, Callable[..., Any]]):
         family, _, member = name.partition(":")
         if member and family in self.families:
             return self.families[family](member, **settings)
-        same = [known for known in self if known.lower() == name.lower()]
-        members = [known for known in self if known.lower().partition(":")[2] == name.lower()]
-        meant = " or ".join(map(repr, same or members or nearest(name, self)))
+        names = [*self, *self.also]
+        same = [known for known in names if known.lower() == name.lower()]
+        members = [known for known in names if known.lower().partition(":")[2] == name.lower()]
+        meant = " or ".join(map(repr, same or members or nearest(name, names)))
         advice = f"Did you mean {meant}?" if meant else f"Give one of these, or a {self.kind} object."
-        raise InputError(f"the name of a {self.kind} ({listed(self)})", repr(name), advice)
+        raise InputError(f"the name of a {self.kind} ({listed(names)})", repr(name), advice)
 
     def knows(self, name: str) -> bool:
         """Whether a plug can be built from this name."""

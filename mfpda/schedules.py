@@ -107,7 +107,7 @@ def positive(number: object, name: str) -> float:
 
 def check_share(share: Any) -> None:
     """Refuse a number that is no part of a whole; what is no number (a tracer, say) is let pass."""
-    if isinstance(share, (int, float)) and not 0 < positive(share, "share") < 1:
+    if isinstance(share, (int, float, str)) and not 0 < positive(share, "share") < 1:
         raise InputError("a share between 0 and 1", repr(share), "0.5 lets weights halve the sample, say.")
 
 

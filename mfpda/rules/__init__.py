@@ -20,4 +20,5 @@ RULES = Registry(
         "fictitious_play": FictitiousPlay,
         "latest": Latest,
     },
+    also=("auto",),
 )

@@ -59,6 +59,7 @@ class DualNewton:
     share: Any = 0.5
     on_batch: ClassVar[bool] = False
     smallest_gamma: ClassVar[float] = 1.0
+    data_set: ClassVar[bool] = True
     full_batch: ClassVar[bool] = True
     suited: ClassVar[dict[str, Any]] = REWEIGHTED
 
@@ -97,9 +98,11 @@ class DualNewton:
         return state.averaged.average()
 
     def widened(self, state: NewtonState, factor: int) -> NewtonState:
-        """For ``factor`` times as many particles: each step averaged so far is worth so much less beside those to
-        come."""
-        return state._replace(settled=state.settled / factor)
+        """For ``factor`` times as many particles: each step averaged so far is worth so much less beside those to come.
+
+        The residual is new with them: where theirs is more than noise, the average begins anew, with a whole step.
+        """
+        return state._replace(settled=state.settled / factor, residual=jnp.full_like(state.residual, jnp.inf))
 
     def stats(self, state: NewtonState) -> dict[str, Array]:
         return {name: value for name, value in state._asdict().items() if name != "averaged"}

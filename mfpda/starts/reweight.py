@@ -26,8 +26,11 @@ class Reweight:
 
     def check(self, model: Model) -> None:
         if model.declaration.init:
-            advice = "Leave init out, or use another start."
-            raise InputError("particles that begin as draws of the prior for Reweight", "a model with init", advice)
+            advice = 'Leave init out, or name another start: "warm", or "temper".'
+            expected = (
+                'particles that begin as draws of the prior, for start="reweight" (which some rules take unless told)'
+            )
+            raise InputError(expected, "a model with init", advice)
 
     def __call__(self, key, ensemble, old, new, kernel) -> tuple[sampling.Ensemble, Stats]:
         rise = jax.vmap(lambda theta: new(theta) - old(theta))(ensemble.theta)

@@ -50,16 +50,25 @@ def test_what_is_not_named_suits_the_rule_and_what_is_named_stays(rule, suited):
     assert optimise._checked_plugs(rule, *named)[1:] == named
 
 
-@pytest.mark.parametrize("data", ["batches of 10", "a stream"])
-def test_newton_refuses_batches(small, data):
-    given = Stream(draw) if data == "a stream" else small.data
-    expected = f"all examples at every step for DualNewton, which needs how.*{data}.*dual_averaging"
+def test_newton_refuses_batches(small):
+    expected = "all examples at every step for DualNewton, which needs how.*batches of 10.*Leave batch_size out"
     with pytest.raises(InputError, match=expected):
-        mfpda.fit(jax.random.key(0), small.model, given, rule="dual_newton", batch_size=10, **small.quick)
+        mfpda.fit(jax.random.key(0), small.model, small.data, rule="dual_newton", batch_size=10, **small.quick)
+
+
+@pytest.mark.parametrize("rule", ["dual_newton", "fictitious_play", "dual_coordinate_ascent"])
+def test_rules_that_come_back_to_examples_refuse_a_stream(small, rule):
+    with pytest.raises(InputError, match=r"a data set .*which comes back to its examples, found a stream.*Draw"):
+        mfpda.fit(jax.random.key(0), small.model, Stream(draw), rule=rule, **small.quick)
+
+
+def test_a_misspelt_auto_is_known(small):
+    with pytest.raises(InputError, match=r"'latest', 'auto'.*Did you mean 'auto'"):
+        mfpda.fit(jax.random.key(0), small.model, small.data, rule="atuo", **small.quick)
 
 
 def test_reweighting_refuses_particles_that_are_no_draws_of_the_prior(small):
     init = {"b": dist.Normal(0, 0.1)}
     model = mfpda.Model(small.model.neuron, small.model.loss, 0.02, init=init)
-    with pytest.raises(InputError, match=r"draws of the prior.*a model with init"):
+    with pytest.raises(InputError, match=r"draws of the prior.*a model with init.*another start"):
         mfpda.fit(jax.random.key(0), model, small.data, rule="dual_newton", **small.quick)

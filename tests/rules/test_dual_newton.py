@@ -303,6 +303,22 @@ def test_what_is_recorded():
     assert gap(grid, np.asarray(fit.dual, float)) < 1e-6
 
 
+def test_more_particles_begin_the_average_anew_where_their_residual_is_more_than_noise():
+    """The steps averaged count half beside those of twice as many particles; a whole step, if those see a residual."""
+    grid, settled = named("tanh_squared", 31), {}
+    best = walk(grid, DualNewton(), 12)[-1].g
+    with jax.enable_x64(True):
+        state = DualNewton().widened(at_dual(grid, best)._replace(settled=jnp.asarray(20.0)), 2)
+        assert (float(state.settled), float(state.residual)) == (10, np.inf)
+        for name, g in {"noise": best, "more": best + 0.05}.items():
+            view = grid._seen(law_of(grid, g), jax.random.key(0), 4000)
+            t, key = jnp.asarray(13.0), jax.random.key(0)
+            after, _ = updated(DualNewton(), key, state, t, view, None, problem_of(grid))
+            settled[name] = float(after.settled), float(after.alpha)
+    assert settled["noise"] == (11, pytest.approx(2 / 13))
+    assert settled["more"][0] == 0
+
+
 def test_mini_batches_and_odd_shares_are_refused(small):
     with pytest.raises(mfpda.InputError, match="batch"):
         mfpda.fit(jax.random.key(0), small.model, small.data, rule="dual_newton", batch_size=10, **small.quick)
