@@ -229,7 +229,9 @@ class Quadrature:
                 state, (c, gamma) = _updated(rule, step_key, state, now, view, batch, *problem)
                 scattered = rule.on_batch and batch is not None
                 full_c = jnp.zeros((len(self.x), *c.shape[1:])).at[batch].add(c) if scattered else c
-                g = np.asarray(rule.dual(state, now).filled(problem.derivative(view.mean(), None)))
+                dual = rule.dual(state, now)
+                unseen = not bool(jnp.all(dual.mass > 0))
+                g = np.asarray(dual.filled(problem.derivative(view.mean(), None)) if unseen else dual.g)
             law, _ = self.gibbs(np.asarray(full_c), float(gamma))
             of_dual, _ = self.gibbs(g / len(self.x))
             yield Step(
@@ -301,10 +303,16 @@ class Quadrature:
     def _prior(self) -> Law:
         return Law(np.exp(self.log_prior), np.zeros_like(self.log_prior))
 
+    @functools.cached_property
+    def _on_device(self) -> Array:
+        """The outputs where JAX computes, taken there once."""
+        with jax.enable_x64(True):
+            return jnp.asarray(self.outputs)
+
     def _seen(self, law: Law, key: Array, particles: int | None) -> _GridOutputs:
         """What a rule sees of a law: all of it, or that many independent draws."""
         if particles is None:
-            return _GridOutputs(jnp.asarray(self.outputs), jnp.asarray(law.probability))
+            return _GridOutputs(self._on_device, jnp.asarray(law.probability))
         chosen = np.asarray(jax.random.choice(key, len(law.probability), (particles,), p=jnp.asarray(law.probability)))
         outputs, mass = jnp.asarray(self.outputs[chosen]), jnp.full(particles, 1 / particles)
         return _GridOutputs(outputs, mass, jnp.asarray(particles, float))

@@ -46,6 +46,7 @@ LAYOUT = {
             "risk",
             "second_moment",
             "stiffness",
+            "particles",
             "step_size",
             "inner_steps",
             "acceptance_rate",

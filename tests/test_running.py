@@ -67,6 +67,7 @@ def test_more_are_needed_where_averaging_would_not_do(settled, left, expected):
     assert not running.out_of_reach(stats | {"gap": np.nan}, left, stop_at_gap=1e-3)
 
 
+@pytest.mark.slow
 def test_a_run_interrupted_while_it_doubles_does_so_once(widened, small, tmp_path, monkeypatch):
     """Ctrl-C in the step after the new particles were drawn: none of them is kept, and the resumed run is the same."""
     fit, _ = widened

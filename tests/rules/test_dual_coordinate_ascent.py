@@ -84,6 +84,7 @@ def test_a_batch_touches_its_own_coordinates_alone():
     assert int(after.coordinates) == 3
 
 
+@pytest.mark.slow
 def test_it_fits_and_records(small):
     fit = mfpda.fit(jax.random.key(0), small.model, small.data, rule="dual_coordinate_ascent", **small.quick)
     stats = fit.idata["outer_stats"]

@@ -272,6 +272,7 @@ def check_predictions(problem, fits):
     return np.sqrt(np.mean(stderr**2))
 
 
+@pytest.mark.slow
 def test_particles_predict_as_the_optimum():
     """False failures: below 0.002 for 16 runs of 4,000 particles."""
     problem, fits = particle_runs("tanh_squared", 16, 4000)
