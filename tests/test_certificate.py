@@ -419,6 +419,7 @@ def test_a_stream_is_certified_on_its_weighted_anchors(small):
     assert abs(certificate.gap - grid.fenchel_young(g, grid.predictions(law))) <= LARGEST * certificate.stderr
 
 
+@pytest.mark.slow
 def test_any_dual_can_be_certified(small):
     fit = mfpda.fit(jax.random.key(0), small.model, small.data, **small.quick)
     own = fit.certify(jax.random.key(1))

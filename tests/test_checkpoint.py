@@ -54,7 +54,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind == "certified")) for kind in KINDS]
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind in ("certified", "stream"))) for kind in KINDS]
 )
 def test_a_run_resumed_from_its_checkpoint_gives_the_bits_of_the_whole_one(small, tmp_path, kind):
     data = Stream(draw) if kind == "stream" else small.data

@@ -53,6 +53,7 @@ def test_a_stream_of_a_hundred_steps_compiles_at_most_eight_times(small):
     assert len(fit.potential.anchors) == 300
 
 
+@pytest.mark.slow
 def test_a_stream_is_the_weighted_problem_on_its_anchors(small):
     """c_i = 2 s l'(z_i) / (b t (t+1)) for an anchor of batch s: the weights of the design."""
     fit = mfpda.fit(jax.random.key(0), small.model, Stream(draw), batch_size=5, **small.quick)

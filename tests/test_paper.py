@@ -37,7 +37,18 @@ def test_every_study_is_known():
 
 
 # More than ten seconds, even quick.
-LONG = ("samplers", "entropy", "deep", "convergence", "sparsity", "generalization", "rules")
+LONG = (
+    "samplers",
+    "entropy",
+    "deep",
+    "convergence",
+    "sparsity",
+    "generalization",
+    "rules",
+    "multiclass",
+    "mnist",
+    "alignment",
+)
 
 
 @pytest.mark.parametrize(

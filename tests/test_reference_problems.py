@@ -125,6 +125,7 @@ ULA_TOO = pytest.param("ula", marks=pytest.mark.slow)  # a longer run of it is a
 FROZEN = pytest.param(Underdamped(integrator="frozen_force"), marks=pytest.mark.slow)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", ["mala", UNDERDAMPED, ULA_TOO, FROZEN], ids=str)
 def test_every_native_kernel_reaches_the_optimum_with_the_step_it_chooses(kernel):
     """Within 4 Monte Carlo standard errors plus 2 % (of the predictions' size), errors between 6 runs.

@@ -21,6 +21,7 @@ def widened(small, tmp_path_factory):
     return mfpda.fit(jax.random.key(0), small.model, small.data, checkpoint=folder, **ARGUMENTS), folder
 
 
+@pytest.mark.slow
 def test_particles_double_when_the_gap_is_out_of_their_reach(widened, small):
     fit, _ = widened
     particles = [row.stats["particles"] for row in fit.rows]

@@ -286,6 +286,7 @@ def test_particles_predict_as_the_optimum_of_stiff_problems(name, precision):
     assert check_predictions(problem, fits) < precision
 
 
+@pytest.mark.slow
 def test_what_is_recorded():
     """By name, in ``outer_stats``; an effective sample size of no less than the share that the rule was given."""
     problem, (fit, *_) = particle_runs("tanh_squared", 16, 4000)
