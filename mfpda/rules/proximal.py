@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from mfpda.outputs import Deviations
-from mfpda.rules.protocol import Problem
+from mfpda.rules.protocol import Problem, over_outputs
 
 NEWTON_STEPS = 30  # one is enough for the squared loss, a few where l'' varies slowly
 HALVINGS = 30
@@ -36,7 +36,7 @@ def predicted(deviations: Deviations, g: Array, weights: Array, problem: Problem
     a line search, each product one with H and one with its transpose, and no matrix over anchors or over particles.
     """
     z, temperature, (loss, y) = deviations.z, problem.temperature, (problem.loss, problem.y)
-    shares = weights.reshape(-1, *(1,) * (z.ndim - 1))
+    shares = over_outputs(weights, z)
 
     def rise(length, b, ahead, u, moved):
         """P(b + length ahead) - P(b), example by example: P itself is so much larger that rounding would hide it."""
