@@ -34,11 +34,10 @@ from mfpda.outer_step import outer_step, snapshot
 from mfpda.rules import RULES, Rule
 from mfpda.rules.protocol import grown
 from mfpda.starts import STARTS, Start, Temper
-from mfpda.tempering import FEWEST_TEMPERED
 
 SETTLED = 5  # steps that a rule averages before it may ask for more particles
 MOST_WIDENED = 32  # times as many as it began with
-CERTIFY, WIDEN = 4, 5  # folded into the key of an outer step; its other keys are split from it
+CERTIFY, RENEW = 4, 5  # folded into the key of an outer step; its other keys are split from it
 Metrics = dict[str, Callable[[Callable[[Any], Array]], float]]
 
 
@@ -145,7 +144,8 @@ class Run:
     def step(self, agreement: Agreement) -> bool:
         """The next outer step, recorded and kept. False, and nothing changed, when it left the finite numbers."""
         t = self.place.t + 1
-        place, widening = self._doubled() if self._needs_more_particles() else (self.place, 0.0)
+        factor = self._factor()
+        place, renewing = self._renewed(factor) if factor else (self.place, 0.0)
         particles = len(place.state.ensemble.theta)
         examples, batch = self.source.at(t)
         examples = self._in_blocks(examples, particles)
@@ -181,7 +181,7 @@ class Run:
                 "inner_steps": inner_steps,
                 "acceptance_rate": stats.acceptance_rate,
                 "diverging": stats.diverging,
-                "gradients": stats.gradients + widening,
+                "gradients": stats.gradients + renewing,
                 **{name: self._measured(name, thetas, examples.blocks) for name in self.metrics},
                 "seconds": time.perf_counter() - self.began,
             }
@@ -197,13 +197,24 @@ class Run:
             self.keeper.write(self.fit(Status.INTERRUPTED, whole))
         return True
 
+    def _factor(self) -> int:
+        """How many times as many particles the next step begins with, drawn anew; 0 where it goes on with those it has.
+
+        Asked of what is recorded and of the state alone, so that a resumed run finds the same.
+        """
+        if not hasattr(self.rule, "renewed"):
+            return 0
+        if self._needs_more_particles():
+            return 2
+        stale = cast(Any, self.rule).stale(self.place.state.rule)
+        return int(bool(gathered(stale)) and not isinstance(self.start, Temper))
+
     def _needs_more_particles(self) -> bool:
         """Whether stop_at_gap asks for more than the rule's average over the steps that are left would give.
 
-        What noise leaves of the gap falls like 1 / settled, the number of steps that the rule has averaged. Asked of
-        what is recorded alone, so that a resumed run finds the same.
+        What noise leaves of the gap falls like 1 / settled, the number of steps that the rule has averaged.
         """
-        if self.stop_at_gap is None or not hasattr(self.rule, "widened"):
+        if self.stop_at_gap is None:
             return False
         particles = len(self.place.state.ensemble.theta)
         last = self.rows[-1] if self.rows else None
@@ -215,20 +226,21 @@ class Run:
         )
         return bool(agreed(int(needed)))
 
-    def _doubled(self) -> tuple[Place, Array]:
-        """This place with twice as many particles, tempered from the prior to the present potential, and the gradients
-        that took, for each.
+    def _renewed(self, factor: int) -> tuple[Place, Array]:
+        """This place with ``factor`` times as many particles, tempered from the prior to the present potential, and the
+        gradients that took, for each.
 
-        Not the old ones twice: their share of each mode goes back to the first steps, with the error of M particles.
+        Not the old ones again: their share of each mode goes back to the first steps, with the error of M particles.
         """
         t, state, examples = self.place
         state, rule = gathered(state), cast(Any, self.rule)
-        examples = self._in_blocks(examples, 2 * len(state.ensemble.theta))
-        key = jax.random.fold_in(jax.random.fold_in(self.key, t), WIDEN)
+        examples = self._in_blocks(examples, factor * len(state.ensemble.theta))
+        key = jax.random.fold_in(jax.random.fold_in(self.key, t), RENEW)
         temper = self.start if isinstance(self.start, Temper) else Temper()
-        ensemble, gradients = _tempered_anew(key, self.model, examples, self.rule, state, self.kernels[t - 1], temper)
+        plugs = self.rule, self.kernels[t - 1], temper
+        ensemble, gradients = _tempered_anew(key, self.model, examples, state, *plugs, factor=factor)
         unmoved = sampling.SampleStats.unmoved(len(ensemble.theta))
-        state = state._replace(ensemble=ensemble, stats=unmoved, rule=rule.widened(state.rule, 2))
+        state = state._replace(ensemble=ensemble, stats=unmoved, rule=rule.renewed(state.rule, factor))
         return Place(t, _placed(state, self.mesh), examples), gradients
 
     def _in_blocks(self, examples: Examples, particles: int) -> Examples:
@@ -370,18 +382,25 @@ def out_of_reach(stats: Mapping[str, float], left: int, stop_at_gap: float) -> b
     return bool(gap * settled / (settled + left) + (stats["gap_upper"] - gap) >= stop_at_gap)
 
 
-@jax.jit
+@functools.partial(jax.jit, static_argnames="factor")
 def _tempered_anew(
-    key: Array, model: Model, examples: Examples, rule: Rule, state: RunState, kernel: Kernel, temper: Temper
+    key: Array,
+    model: Model,
+    examples: Examples,
+    state: RunState,
+    rule: Rule,
+    kernel: Kernel,
+    temper: Temper,
+    factor: int,
 ) -> tuple[sampling.Ensemble, Array]:
-    """Twice as many fresh particles of the present potential; the old ones twice, where tempering was degenerate."""
-    temper_key, choose_key, tune_key, begin_key = jax.random.split(key, 4)
+    """Fresh particles of the present potential, ``factor`` times as many; the old ones, so many times, where tempering
+    was degenerate."""
+    temper_key, tune_key, begin_key = jax.random.split(key, 3)
     potential, old = current_potential(model, examples, rule, state), state.ensemble.theta
-    particles = max(2 * len(old), FEWEST_TEMPERED)
-    thetas, how = temper.tempered(temper_key, potential, particles)
-    fresh = jax.random.choice(choose_key, thetas, (2 * len(old),), replace=False)
+    particles = factor * len(old)
+    fresh, how = temper.tempered(temper_key, potential, particles)
     sound = how.effective_sample_size >= SMALLEST_SHARE * particles
-    thetas = jnp.where(sound, fresh, jnp.concatenate([old, old]))
+    thetas = jnp.where(sound, fresh, jnp.tile(old, (factor, 1)))
     kernel, _ = tuning.tuned(tune_key, kernel, potential, thetas, state.factor)
     return sampling.begin(begin_key, thetas, potential, kernel), how.gradients
 

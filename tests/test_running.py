@@ -1,11 +1,17 @@
-"""What a run does between its steps: more particles where stop_at_gap asks for more than it has."""
+"""What a run does between its steps: new particles, or more where stop_at_gap asks for more than it has."""
+
+import dataclasses
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 
 import mfpda
-from mfpda import running
+from mfpda import running, sampling
+from mfpda.fitted import current_potential
+from mfpda.rules import dual_newton
 from tests.test_checkpoint import same
 
 ARGUMENTS = {
@@ -97,3 +103,57 @@ def test_a_run_that_reached_its_gap_stays_there_when_it_is_resumed(small, tmp_pa
 def test_rules_that_do_not_average_noise_keep_their_particles(small):
     fit = mfpda.fit(jax.random.key(0), small.model, small.data, **ARGUMENTS | {"rule": "latest"})
     assert len(fit.thetas) == 40
+
+
+RENEWING = {"rule": "dual_newton", "particles": 40, "outer_steps": 60, "inner_steps": 3, "progress": False}
+
+
+@pytest.fixture(scope="module")
+def renewed(small):
+    """A run whose particles were drawn anew, and the steps that began with that."""
+    fit = mfpda.fit(jax.random.key(0), small.model, small.data, **RENEWING)
+    gradients = np.array([row.stats["gradients"] for row in fit.rows])
+    return fit, 1 + np.flatnonzero(gradients > gradients.min())
+
+
+def test_particles_are_drawn_anew_after_every_16_steps_of_an_average(renewed, small):
+    fit, steps = renewed
+    settled = np.array([row.stats["settled"] for row in fit.rows])
+    assert len(steps) == 3
+    assert settled[steps[0] - 2] == 16  # of the step before
+    assert np.diff(steps).tolist() == [16, 16]
+    tempered = mfpda.fit(jax.random.key(0), small.model, small.data, start="temper", **RENEWING)
+    assert len({row.stats["gradients"] - 6 * row.stats["temperatures"] for row in tempered.rows}) == 1
+
+
+def test_a_resumed_run_draws_them_anew_at_the_same_step(renewed, small, tmp_path):
+    fit, steps = renewed
+    stopped = RENEWING | {"outer_steps": int(steps[0]) - 1}
+    mfpda.fit(jax.random.key(0), small.model, small.data, checkpoint=tmp_path / "run", **stopped)
+    same(mfpda.fit(jax.random.key(0), small.model, small.data, resume=tmp_path / "run", **RENEWING), fit)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("renews", [True, False])
+def test_a_lost_mode_is_found_again(renews, monkeypatch):
+    """Two modes that no step of MALA joins, and all particles put into one: only new ones see the other again."""
+    if not renews:
+        monkeypatch.setattr(dual_newton, "RENEWED", 10**6)
+        jax.clear_caches()
+    modes = dist.MixtureSameFamily(dist.Categorical(jnp.ones(2) / 2), dist.Normal(jnp.array([-4.0, 4.0]), 0.5))
+    h = lambda theta, x: jnp.tanh(theta["w"] * x)  # noqa: E731
+    model = mfpda.Model.from_function(h, {"w": modes}, mfpda.losses.Squared(), 0.5)
+    x = np.linspace(-1, 1, 20)
+    data = x, 0.3 * np.tanh(4 * x)
+    arguments = {"rule": "dual_newton", "particles": 500, "inner_steps": 3, "progress": False}
+    fit = mfpda.fit(jax.random.key(0), model, data, outer_steps=10, **arguments)
+    thetas = jnp.abs(fit.state.ensemble.theta)
+    potential = current_potential(model, fit.examples, fit.rule, fit.state)
+    ensemble = sampling.begin(jax.random.key(1), thetas, potential, fit.kernel)
+    fit = dataclasses.replace(fit, state=fit.state._replace(ensemble=ensemble))
+    fit = mfpda.fit(jax.random.key(0), model, data, outer_steps=60, resume=fit, **arguments)
+    gap = fit.certify(jax.random.key(2), particles=4000).gap
+    if renews:
+        assert gap < 0.01
+    else:
+        assert gap > 0.1

@@ -13,16 +13,19 @@ from mfpda.schedules import check_share
 from mfpda.weights import reach, share_left
 
 FLOOR = 2.0  # residuals of so many Monte Carlo errors are noise
+AVERAGING = 3  # averaged steps after which their gain, 2/5 and less, halves no residual: where one is, it is noise
+RENEWED = 16  # averaged steps after which particles are drawn anew
 
 
 class NewtonState(NamedTuple):
     """g with how much of it are values of l' (the rest is the prior's 0), and how the last step went.
 
-    ``settled`` counts the steps of the present average.
+    ``settled`` counts the steps of the present average, ``age`` all steps since the particles were drawn.
     """
 
     averaged: Linearisations
     settled: Array
+    age: Array
     alpha: Array
     effective_sample_size: Array
     residual: Array
@@ -46,12 +49,13 @@ class DualNewton:
     When the residual l'(z) - g is the noise of M particles (or rises, as it may when M is small against the rank of C),
     the k-th such step has at most alpha = 2 / (k + 2): g becomes the average of the targets, that of step s with weight
     s, and its error falls below that of one set of M particles. k is 0 again where the trust region asks for less, or
-    where the residual, above the noise, falls to half. The state is O(n).
-
-    Recorded: alpha, the effective sample size it leaves, the residual (root mean square of l'(z) - g), settled = k.
+    where k < 3 and the residual falls to half. The state is O(n).
 
     Where modes are far apart their shares come from the first steps, with the error of M particles, which no average
-    over later steps of the same particles mends: more particles do, or ``start="temper"``, which draws them anew.
+    over later steps of the same particles mends. So after every 16 steps, once k is 16, the particles are drawn anew,
+    tempered from the prior, and the average goes on over what they say.
+
+    Recorded: alpha, the effective sample size it leaves, the residual (root mean square of l'(z) - g), settled = k.
 
     All data are needed at every step: C between a batch and the rest is not known from the batch.
     """
@@ -68,7 +72,7 @@ class DualNewton:
 
     def init(self, anchors: int, outputs: tuple[int, ...]) -> NewtonState:
         none = jnp.zeros(())
-        return NewtonState(Linearisations.empty(anchors, outputs), none, none, none, jnp.full_like(none, jnp.inf))
+        return NewtonState(Linearisations.empty(anchors, outputs), none, none, none, none, jnp.full_like(none, jnp.inf))
 
     def grow(self, state: NewtonState, anchors: int) -> NewtonState:
         return state._replace(averaged=state.averaged.grow(anchors))
@@ -84,25 +88,25 @@ class DualNewton:
 
         residual = jnp.sqrt(jnp.mean(jnp.square(problem.derivative(z, None) - g)))
         noise = jnp.sqrt(jnp.mean(deviations.noise(problem.loss, problem.y)) / deviations.particles)
-        stays = (residual < FLOOR * noise) | (residual > state.residual)
+        stays = (residual < FLOOR * noise) | (residual > state.residual) | (state.settled >= AVERAGING)
         settled = jnp.where(stays, state.settled + 1, jnp.where(residual < state.residual / 2, 0, state.settled))
         alpha = 2 / (settled + 2)
         settled, alpha = jnp.where(within < alpha, 0, settled), jnp.minimum(within, alpha)
         averaged = Linearisations(g + alpha * direction, mass + alpha * (1 - mass))
         left = len(deviations.mass) * share_left(-alpha * rise, deviations.mass)
-        return NewtonState(averaged, settled, alpha, left, residual), Coefficients(
+        return NewtonState(averaged, settled, state.age + 1, alpha, left, residual), Coefficients(
             averaged.weighted / n, jnp.ones_like(t)
         )
 
     def dual(self, state: NewtonState, t: Array) -> Dual:
         return state.averaged.average()
 
-    def widened(self, state: NewtonState, factor: int) -> NewtonState:
-        """For ``factor`` times as many particles: each step averaged so far is worth so much less beside those to come.
+    def stale(self, state: NewtonState) -> Array:
+        return (state.age >= RENEWED) & (state.settled >= RENEWED)
 
-        The residual is new with them: where theirs is more than noise, the average begins anew, with a whole step.
-        """
-        return state._replace(settled=state.settled / factor, residual=jnp.full_like(state.residual, jnp.inf))
+    def renewed(self, state: NewtonState, factor: int) -> NewtonState:
+        """For new particles, ``factor`` times as many: each step averaged so far is worth so much less."""
+        return state._replace(settled=state.settled / factor, age=jnp.zeros_like(state.age))
 
     def stats(self, state: NewtonState) -> dict[str, Array]:
-        return {name: value for name, value in state._asdict().items() if name != "averaged"}
+        return {name: value for name, value in state._asdict().items() if name not in ("averaged", "age")}

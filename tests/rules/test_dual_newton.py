@@ -305,20 +305,27 @@ def test_what_is_recorded():
     assert gap(grid, np.asarray(fit.dual, float)) < 1e-6
 
 
-def test_more_particles_begin_the_average_anew_where_their_residual_is_more_than_noise():
-    """The steps averaged count half beside those of twice as many particles; a whole step, if those see a residual."""
-    grid, settled = named("tanh_squared", 31), {}
-    best = walk(grid, DualNewton(), 12)[-1].g
+def test_an_average_of_three_steps_goes_on_whatever_the_residual():
+    """Gains of 2/3 and 1/2 may halve a residual, and whole steps are taken again; those of 2/5 and less do not."""
+    grid = named("tanh_squared", 31)
+    off, steps = walk(grid, DualNewton(), 12)[-1].g + 0.005, {}
     with jax.enable_x64(True):
-        state = DualNewton().widened(at_dual(grid, best)._replace(settled=jnp.asarray(20.0)), 2)
-        assert (float(state.settled), float(state.residual)) == (10, np.inf)
-        for name, g in {"noise": best, "more": best + 0.05}.items():
-            view = grid._seen(law_of(grid, g), jax.random.key(0), 4000)
-            t, key = jnp.asarray(13.0), jax.random.key(0)
-            after, _ = updated(DualNewton(), key, state, t, view, None, problem_of(grid))
-            settled[name] = float(after.settled), float(after.alpha)
-    assert settled["noise"] == (11, pytest.approx(2 / 13))
-    assert settled["more"][0] == 0
+        view = grid._seen(law_of(grid, off), jax.random.key(0), 10**6)  # its residual is far above the noise
+        for settled in (2.0, 3.0):
+            state = at_dual(grid, off)._replace(settled=jnp.asarray(settled), residual=jnp.asarray(1e3))
+            after, _ = updated(DualNewton(), jax.random.key(0), state, jnp.asarray(13.0), view, None, problem_of(grid))
+            steps[settled] = float(after.settled), float(after.alpha)
+    assert steps == {2: (0, 1), 3: (4, pytest.approx(2 / 6))}
+
+
+def test_new_particles_go_on_with_the_average():
+    """The steps averaged count half beside those of twice as many."""
+    rule, state = DualNewton(), DualNewton().init(3, ())
+    for age, settled, stale in [(16, 16, True), (15, 40, False), (40, 15, False)]:
+        state = state._replace(age=jnp.asarray(float(age)), settled=jnp.asarray(float(settled)))
+        assert bool(rule.stale(state)) is stale
+        assert not rule.stale(rule.renewed(state, 1))
+        assert [float(rule.renewed(state, factor).settled) for factor in (1, 2)] == [settled, settled / 2]
 
 
 def test_mini_batches_and_odd_shares_are_refused(small):
