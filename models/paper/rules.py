@@ -165,24 +165,20 @@ def study(quick):
     settings, rules = problems(quick), [NEWTON, AVERAGING] if quick else list(TITLES)
 
     def tune(problem, rule):
-        """Every candidate on the tuning seeds; one is given up where it costs more than one that never missed."""
+        """Every candidate on the tuning seeds, until it misses on one or costs more than the best before it."""
         candidates, setting = offered(rule, settings[problem], quick), settings[problem]
         tried = np.full((len(candidates), len(TUNING_SEEDS)), np.nan)
         best, order = np.inf, []
         for candidate, row in zip(candidates, tried, strict=True):
-            spent, nearest = 0.0, []
+            spent, nearest = 0.0, np.inf
             for k, seed in enumerate(TUNING_SEEDS if len(candidates) > 1 else ()):
-                limit = min(setting.budget, best - spent)
-                numbers, _ = followed(setting, rule, candidate, seed, limit)
-                row[k] = numbers["to_target"]
-                spent += min(numbers["to_target"], numbers["spent"])
-                nearest.append(np.nanmin(numbers["upper"] / numbers["target"]))
-                if spent > best:
-                    row[k + 1 :] = np.inf
+                numbers, _ = followed(setting, rule, candidate, seed, min(setting.budget, best - spent))
+                row[k], nearest = numbers["to_target"], np.nanmin(numbers["upper"] / numbers["target"])
+                spent += row[k]
+                if spent > best or np.isinf(spent):
                     break
-            missed = np.isinf(row).sum()
-            best = best if missed else min(best, spent)
-            order.append((missed, spent if not missed else np.mean(nearest)))
+            best = min(best, spent)
+            order.append((spent, -np.isfinite(row).sum(), nearest))
         choice = min(range(len(candidates)), key=order.__getitem__)
         axes = {"candidate": range(len(candidates)), "tuning_seed": list(TUNING_SEEDS)}
         return {"tuning": xr.DataArray(tried, axes, dims=list(axes)), "choice": choice}
