@@ -40,8 +40,6 @@ from mfpda.starts import Temper
 FEWEST_REPLICATES = 4
 FEWEST_PARTICLES = 200  # of a replicate
 LARGEST_R_HAT = 1.1  # between replicates; above it each is worth fewer than 5 independent draws somewhere
-SMALLEST_SHARE = 0.1  # of the particles that a temperature may leave effective
-SMALLEST_ACCEPTANCE = 0.1  # of the moves, averaged over temperatures: particles that do not move stay copies
 HEAVIEST = 0.1  # share of one particle in the variance of what is averaged: its mean is then far from normal
 
 
@@ -154,10 +152,8 @@ class Sample(NamedTuple):
     @property
     def status(self) -> CertificateStatus:
         """Whether the sample can be trusted."""
-        effective = float(jnp.min(self.stats.effective_sample_size)) / self.thetas.shape[1]
-        finite = bool(jnp.all(jnp.isfinite(self.between)) & jnp.all(jnp.isfinite(self.within)))
-        moved = float(jnp.min(self.stats.acceptance)) >= SMALLEST_ACCEPTANCE
-        if not (finite and moved and effective >= SMALLEST_SHARE):
+        finite = jnp.all(jnp.isfinite(self.between)) & jnp.all(jnp.isfinite(self.within))
+        if not (finite and jnp.all(self.stats.sound(self.thetas.shape[1]))):
             return CertificateStatus.DEGENERATE
         return CertificateStatus.DISAGREEMENT if self.r_hat > LARGEST_R_HAT else CertificateStatus.CERTIFIED
 

@@ -18,7 +18,6 @@ from jax.sharding import Mesh
 from mfpda import blocks, history, sampling, storage, tuning
 from mfpda import checkpoint as checkpoints
 from mfpda.blocks import Blocks
-from mfpda.certificate import SMALLEST_SHARE
 from mfpda.checkpoint import Checkpoint
 from mfpda.data import DataSet, Examples, StreamFeed
 from mfpda.devices import Agreement, agreed, gathered, replicated, several_processes, spread
@@ -37,6 +36,7 @@ from mfpda.starts import STARTS, Start, Temper
 
 SETTLED = 5  # steps that a rule averages before it may ask for more particles
 MOST_WIDENED = 32  # times as many as it began with
+FEWEST_RENEWED = 50  # fewer cannot tell how far a step in temperature may go: so many are tempered, some of them taken
 CERTIFY, RENEW = 4, 5  # folded into the key of an outer step; its other keys are split from it
 Metrics = dict[str, Callable[[Callable[[Any], Array]], float]]
 
@@ -144,8 +144,8 @@ class Run:
     def step(self, agreement: Agreement) -> bool:
         """The next outer step, recorded and kept. False, and nothing changed, when it left the finite numbers."""
         t = self.place.t + 1
-        factor = self._factor()
-        place, renewing = self._renewed(factor) if factor else (self.place, 0.0)
+        times = self._times_as_many()
+        place, renewing = self._renewed(times) if times else (self.place, 0.0)
         particles = len(place.state.ensemble.theta)
         examples, batch = self.source.at(t)
         examples = self._in_blocks(examples, particles)
@@ -197,7 +197,7 @@ class Run:
             self.keeper.write(self.fit(Status.INTERRUPTED, whole))
         return True
 
-    def _factor(self) -> int:
+    def _times_as_many(self) -> int:
         """How many times as many particles the next step begins with, drawn anew; 0 where it goes on with those it has.
 
         Asked of what is recorded and of the state alone, so that a resumed run finds the same.
@@ -206,8 +206,9 @@ class Run:
             return 0
         if self._needs_more_particles():
             return 2
-        stale = cast(Any, self.rule).stale(self.place.state.rule)
-        return int(bool(gathered(stale)) and not isinstance(self.start, Temper))
+        if not hasattr(self.rule, "stale") or getattr(self.start, "draws_anew", False):
+            return 0
+        return int(bool(gathered(self.rule.stale(self.place.state.rule))))
 
     def _needs_more_particles(self) -> bool:
         """Whether stop_at_gap asks for more than the rule's average over the steps that are left would give.
@@ -226,21 +227,21 @@ class Run:
         )
         return bool(agreed(int(needed)))
 
-    def _renewed(self, factor: int) -> tuple[Place, Array]:
-        """This place with ``factor`` times as many particles, tempered from the prior to the present potential, and the
+    def _renewed(self, times: int) -> tuple[Place, Array]:
+        """This place with so many times as many particles, tempered from the prior to the present potential, and the
         gradients that took, for each.
 
         Not the old ones again: their share of each mode goes back to the first steps, with the error of M particles.
         """
         t, state, examples = self.place
         state, rule = gathered(state), cast(Any, self.rule)
-        examples = self._in_blocks(examples, factor * len(state.ensemble.theta))
+        examples = self._in_blocks(examples, times * len(state.ensemble.theta))
         key = jax.random.fold_in(jax.random.fold_in(self.key, t), RENEW)
         temper = self.start if isinstance(self.start, Temper) else Temper()
-        plugs = self.rule, self.kernels[t - 1], temper
-        ensemble, gradients = _tempered_anew(key, self.model, examples, state, *plugs, factor=factor)
+        plugs = self.rule, self.kernels[t], temper
+        ensemble, gradients = _tempered_anew(key, self.model, examples, state, *plugs, times=times)
         unmoved = sampling.SampleStats.unmoved(len(ensemble.theta))
-        state = state._replace(ensemble=ensemble, stats=unmoved, rule=rule.renewed(state.rule, factor))
+        state = state._replace(ensemble=ensemble, stats=unmoved, rule=rule.renewed(state.rule, times))
         return Place(t, _placed(state, self.mesh), examples), gradients
 
     def _in_blocks(self, examples: Examples, particles: int) -> Examples:
@@ -376,13 +377,13 @@ _initial_state = jax.jit(initial_state, static_argnames=("particles",))
 
 def out_of_reach(stats: Mapping[str, float], left: int, stop_at_gap: float) -> bool:
     """Whether the gap of a certified step would stay above stop_at_gap if noise were averaged over the steps left."""
-    settled, gap = stats["settled"], stats.get("gap", np.nan)
+    settled, gap = stats.get("settled", 0), stats.get("gap", np.nan)
     if settled < SETTLED or not np.isfinite(gap):
         return False
     return bool(gap * settled / (settled + left) + (stats["gap_upper"] - gap) >= stop_at_gap)
 
 
-@functools.partial(jax.jit, static_argnames="factor")
+@functools.partial(jax.jit, static_argnames="times")
 def _tempered_anew(
     key: Array,
     model: Model,
@@ -391,18 +392,20 @@ def _tempered_anew(
     rule: Rule,
     kernel: Kernel,
     temper: Temper,
-    factor: int,
+    times: int,
 ) -> tuple[sampling.Ensemble, Array]:
-    """Fresh particles of the present potential, ``factor`` times as many; the old ones, so many times, where tempering
+    """Fresh particles of the present potential, so many times as many; the old ones, so many times, where tempering
     was degenerate."""
-    temper_key, tune_key, begin_key = jax.random.split(key, 3)
+    temper_key, choose_key, tune_key, begin_key = jax.random.split(key, 4)
     potential, old = current_potential(model, examples, rule, state), state.ensemble.theta
-    particles = factor * len(old)
-    fresh, how = temper.tempered(temper_key, potential, particles)
-    sound = how.effective_sample_size >= SMALLEST_SHARE * particles
-    thetas = jnp.where(sound, fresh, jnp.tile(old, (factor, 1)))
+    asked = times * len(old)
+    particles = max(asked, FEWEST_RENEWED)
+    thetas, how = temper.tempered(temper_key, potential, particles)
+    fresh = jax.random.choice(choose_key, thetas, (asked,), replace=False)
+    thetas = jnp.where(how.sound(particles), fresh, jnp.tile(old, (times, 1)))
     kernel, _ = tuning.tuned(tune_key, kernel, potential, thetas, state.factor)
-    return sampling.begin(begin_key, thetas, potential, kernel), how.gradients
+    gradients = how.gradients * particles / asked + is_adjusted(kernel)  # one to begin with
+    return sampling.begin(begin_key, thetas, potential, kernel), gradients
 
 
 def _placed(state: RunState, mesh: Mesh | None) -> RunState:

@@ -23,6 +23,8 @@ from mfpda.potential import GibbsPotential
 from mfpda.weights import reach, share_left, systematic
 
 FEWEST_TEMPERED = 1000  # by default: few particles cannot tell when a step in temperature is too long
+SMALLEST_SHARE = 0.1  # of the particles that a temperature may leave effective
+SMALLEST_ACCEPTANCE = 0.1  # of the moves, averaged over temperatures: particles that do not move stay copies
 MOST_TEMPERATURES = 1000  # then the rest is one jump, and the effective sample size says how large it was
 
 
@@ -39,6 +41,11 @@ class TemperingStats(NamedTuple):
     log_normaliser: Array
     acceptance: Array
     gradients: Array
+
+    def sound(self, particles: int) -> Array:
+        """Whether so many particles can be taken for draws of exp(-V)."""
+        enough = self.effective_sample_size >= SMALLEST_SHARE * particles
+        return enough & (self.acceptance >= SMALLEST_ACCEPTANCE)
 
 
 def check_moves(kernel: Any) -> None:

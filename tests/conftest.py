@@ -1,9 +1,13 @@
-"""Shared parts of the tests: the reference problems and a small model."""
+"""Shared parts of the tests: the reference problems, a small model, and what one run of the tests compiles."""
 
 import json
+import os
+import shutil
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
+import jax
 import jax.numpy as jnp
 import matplotlib
 import matplotlib.pyplot as plt
@@ -22,6 +26,16 @@ NEURONS = {
 }
 LOSSES = {"squared": mfpda.losses.Squared(), "logistic": mfpda.losses.Logistic()}
 WIDE_BOUNDS = {"tanh_squared": (-4, 4), "tanh_logistic": (-14, 14), "sine_squared": (-18, 18)}
+
+
+def pytest_configure(config):
+    """Compile a program once for all tests of a worker and for the processes that they start; gone after the run."""
+    folder = tempfile.mkdtemp(prefix="compiled")
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    compilations = {"jax_compilation_cache_dir": folder, "jax_persistent_cache_min_compile_time_secs": 0.2}
+    for name, value in compilations.items():
+        jax.config.update(name, value)
+        os.environ[name.upper()] = str(value)
 
 
 def reference(name):

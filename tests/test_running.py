@@ -138,8 +138,7 @@ def test_a_resumed_run_draws_them_anew_at_the_same_step(renewed, small, tmp_path
 def test_a_lost_mode_is_found_again(renews, monkeypatch):
     """Two modes that no step of MALA joins, and all particles put into one: only new ones see the other again."""
     if not renews:
-        monkeypatch.setattr(dual_newton, "RENEWED", 10**6)
-        jax.clear_caches()
+        monkeypatch.setattr(dual_newton, "RENEW_EVERY", 10**6)
     modes = dist.MixtureSameFamily(dist.Categorical(jnp.ones(2) / 2), dist.Normal(jnp.array([-4.0, 4.0]), 0.5))
     h = lambda theta, x: jnp.tanh(theta["w"] * x)  # noqa: E731
     model = mfpda.Model.from_function(h, {"w": modes}, mfpda.losses.Squared(), 0.5)

@@ -13,14 +13,14 @@ from mfpda.schedules import check_share
 from mfpda.weights import reach, share_left
 
 FLOOR = 2.0  # residuals of so many Monte Carlo errors are noise
-AVERAGING = 3  # averaged steps after which their gain, 2/5 and less, halves no residual: where one is, it is noise
-RENEWED = 16  # averaged steps after which particles are drawn anew
+AVERAGING = 3  # steps from which on an average goes on: gains of 2/5 and less halve no residual of the same particles
+RENEW_EVERY = 16  # averaged steps
 
 
 class NewtonState(NamedTuple):
     """g with how much of it are values of l' (the rest is the prior's 0), and how the last step went.
 
-    ``settled`` counts the steps of the present average, ``age`` all steps since the particles were drawn.
+    ``settled`` counts the steps of the present average, ``age`` all steps since the run asked for new particles.
     """
 
     averaged: Linearisations
@@ -48,14 +48,17 @@ class DualNewton:
 
     When the residual l'(z) - g is the noise of M particles (or rises, as it may when M is small against the rank of C),
     the k-th such step has at most alpha = 2 / (k + 2): g becomes the average of the targets, that of step s with weight
-    s, and its error falls below that of one set of M particles. k is 0 again where the trust region asks for less, or
-    where k < 3 and the residual falls to half. The state is O(n).
+    s, and its error falls below that of one set of M particles. While k is 1 or 2 it is 0 again where the residual
+    falls to half, and stays where it falls by less; from k = 3 on every step counts. Where the trust region asks for a
+    shorter step, k is 0 in any case. The state is O(n).
 
     Where modes are far apart their shares come from the first steps, with the error of M particles, which no average
-    over later steps of the same particles mends. So after every 16 steps, once k is 16, the particles are drawn anew,
-    tempered from the prior, and the average goes on over what they say.
+    over later steps of the same particles mends. So from k = 16 on, after every 16 steps, the particles are drawn anew,
+    tempered from the prior (the old ones stay, where tempering fails), and the average goes on over what they say.
+    Starts that draw them anew at every step are left alone.
 
-    Recorded: alpha, the effective sample size it leaves, the residual (root mean square of l'(z) - g), settled = k.
+    Recorded: alpha, the effective sample size it leaves, the residual (root mean square of l'(z) - g), settled = k, and
+    age, the steps since the particles were drawn anew.
 
     All data are needed at every step: C between a batch and the rest is not known from the batch.
     """
@@ -102,11 +105,11 @@ class DualNewton:
         return state.averaged.average()
 
     def stale(self, state: NewtonState) -> Array:
-        return (state.age >= RENEWED) & (state.settled >= RENEWED)
+        return (state.age >= RENEW_EVERY) & (state.settled >= RENEW_EVERY)
 
-    def renewed(self, state: NewtonState, factor: int) -> NewtonState:
-        """For new particles, ``factor`` times as many: each step averaged so far is worth so much less."""
-        return state._replace(settled=state.settled / factor, age=jnp.zeros_like(state.age))
+    def renewed(self, state: NewtonState, times: int) -> NewtonState:
+        """For new particles, so many times as many: each step averaged so far is worth so much less."""
+        return state._replace(settled=state.settled / times, age=jnp.zeros_like(state.age))
 
     def stats(self, state: NewtonState) -> dict[str, Array]:
-        return {name: value for name, value in state._asdict().items() if name not in ("averaged", "age")}
+        return {name: value for name, value in state._asdict().items() if name != "averaged"}

@@ -89,9 +89,9 @@ class Rule(Protocol):
     More that a rule may have. ``data_set = True``: it comes back to its examples, and streams are refused;
     ``full_batch = True``: it needs all of them at every step, and batches are refused too. ``suited``: the kernel,
     start and inner_steps of ``fit`` where the user names none. ``stats(state)``: scalars by name, which go into
-    ``outer_stats``. ``renewed(state, factor)``: the state for ``factor`` times as many particles, drawn
-    anew, tempered from the prior, which they are where ``stale(state)`` says so; with a statistic named "settled", the
-    number of steps that it averages noise over, ``stop_at_gap`` may raise M as well.
+    ``outer_stats``. ``stale(state)``: whether to draw the particles anew, tempered from the prior, and
+    ``renewed(state, times)``: the state for ``times`` as many new ones; with a statistic named "settled", the number of
+    steps that it averages noise over, ``stop_at_gap`` may raise M as well.
     """
 
     @property

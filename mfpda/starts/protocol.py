@@ -17,7 +17,8 @@ class Start(Protocol):
 
     A start is a frozen dataclass registered as a pytree. It sees potentials, never data; the stats it returns
     (scalars by name) go into ``outer_stats``; the one named "gradients" is added to those of the inner loop. It may
-    have a ``check(model)``, which refuses a model that it cannot serve before anything is compiled.
+    have a ``check(model)``, which refuses a model that it cannot serve before anything is compiled, and
+    ``draws_anew = True``, where nothing of the old particles is left.
     """
 
     def __call__(

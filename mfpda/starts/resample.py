@@ -1,6 +1,7 @@
 """Resampled start: fresh draws of the initial law at every outer step."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 
@@ -12,6 +13,8 @@ from mfpda.starts.protocol import Stats
 @dataclass(frozen=True)
 class Resample:
     """Draw every particle anew from q1 (the resampling of Algorithm 3): particles stay independent of each other."""
+
+    draws_anew: ClassVar[bool] = True
 
     def __call__(self, key, ensemble, old, new, kernel) -> tuple[sampling.Ensemble, Stats]:
         draw_key, begin_key = jax.random.split(key)

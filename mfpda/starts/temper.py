@@ -1,7 +1,7 @@
 """Tempered start: fresh draws of the prior, annealed to the new potential."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 from jax import Array
@@ -28,6 +28,7 @@ class Temper:
     kernel: Any = MALA()
     moves: int = 5
     share: float = 0.5
+    draws_anew: ClassVar[bool] = True
 
     def __post_init__(self):
         object.__setattr__(self, "kernel", KERNELS.resolve(self.kernel))

@@ -71,7 +71,7 @@ GROWTH = 1.4  # of the outer steps from certificate to certificate
 TUNING_SEEDS = (1000, 1001, 1002)
 SCREENED_WITH = 1000  # particles of a certificate that can only say no
 BY_LOOK = ("outer_step", "gradients", "gap", "stderr", "upper", "target", "exact")  # what every certificate gives
-BY_RUN = ("steps_to_target", "to_target", "spent", "seconds_a_step")
+BY_RUN = ("to_target", "spent", "seconds_a_gradient")
 
 
 class Candidate(NamedTuple):
@@ -87,19 +87,21 @@ class Candidate(NamedTuple):
         return named if self.rate is None else f"{named} rate {self.rate:g}"
 
 
+TEMPERED = Candidate("temper", "mala", 5)
 REWEIGHTED = [*(Candidate("reweight", "mala", steps) for steps in (2, 5, 10)), Candidate("reweight", "underdamped", 1)]
 CANDIDATES = {
-    NEWTON: [*REWEIGHTED, Candidate("temper", "mala", 5)],
+    NEWTON: [*REWEIGHTED, TEMPERED],
     AVERAGING: [
-        *(Candidate("warm", "mala", steps) for steps in (2, 5, 20)),
+        *(Candidate("warm", "mala", steps) for steps in (2, 5, 10, 20)),
         *(Candidate("warm", "underdamped", steps) for steps in (1, 2)),
-        Candidate("temper", "mala", 5),
+        TEMPERED,
     ],
-    "dual_coordinate_ascent": REWEIGHTED,
+    "dual_coordinate_ascent": [*REWEIGHTED, TEMPERED],
     "fictitious_play": [
         *(Candidate("warm", "mala", 5, rate) for rate in (0.1, 0.02, 0.5)),
         *(Candidate("warm", "underdamped", 1, rate) for rate in (0.1, 0.3)),
         Candidate("reweight", "mala", 5, 0.02),
+        TEMPERED._replace(rate=0.1),
     ],
     LATEST: [Candidate("warm", kernel, 1) for kernel in ("mala", "ula", "underdamped")],
     PAPER: [Candidate("warm", "ula", 5)],
@@ -173,12 +175,12 @@ def study(quick):
             spent, nearest = 0.0, np.inf
             for k, seed in enumerate(TUNING_SEEDS if len(candidates) > 1 else ()):
                 numbers, _ = followed(setting, rule, candidate, seed, min(setting.budget, best - spent))
-                row[k], nearest = numbers["to_target"], np.nanmin(numbers["upper"] / numbers["target"])
+                row[k], nearest = numbers["to_target"], np.fmin.reduce(numbers["upper"] / numbers["target"])
                 spent += row[k]
                 if spent > best or np.isinf(spent):
                     break
             best = min(best, spent)
-            order.append((spent, -np.isfinite(row).sum(), nearest))
+            order.append((spent, -np.isfinite(row).sum(), np.nan_to_num(nearest, nan=np.inf)))
         choice = min(range(len(candidates)), key=order.__getitem__)
         axes = {"candidate": range(len(candidates)), "tuning_seed": list(TUNING_SEEDS)}
         return {"tuning": xr.DataArray(tried, axes, dims=list(axes)), "choice": choice}
@@ -192,7 +194,8 @@ def study(quick):
         chosen = offered(rule, settings[problem], quick)[int(tuned["choice"].sel(problem=problem, rule=rule))]
         setting = settings[problem]
         numbers, continued = followed(setting, rule, chosen, seed, setting.budget)
-        return numbers | {"seconds_a_step": seconds_a_step(continued)}
+        diverged = not np.isfinite(numbers["gradients"][-1])
+        return numbers | {"seconds_a_gradient": np.nan if diverged else seconds_a_gradient(continued)}
 
     runs = mfpda.studies.sweep(run, problem=settings, rule=rules, seed=range(2 if quick else 5))
     names = [
@@ -228,30 +231,36 @@ def followed(setting, rule, candidate, seed, limit):
 
     def gone_on(fit, outer_steps, every):
         record = mfpda.Record(every=every, sites=(), particles=1)
-        return mfpda.fit(fit_key, setting.model, data, outer_steps=outer_steps, resume=fit, record=record, **plugs)
+        arguments = {"outer_steps": outer_steps, "resume": fit, "record": record, "throw": False} | plugs
+        return mfpda.fit(fit_key, setting.model, data, **arguments)
 
     nothing = jnp.zeros(len(data[0]))  # what the prior predicts: every h here is odd in theta
     of_prior = float(jnp.mean(loss.over_rows(loss.value, nothing, jnp.asarray(data[1], float))))
     t, fit, looks = max(1, round(setting.first / (candidate.inner_steps + 1))), None, []
+    spent = np.zeros(1)
     while True:
         fit = gone_on(fit, t, every=1)
-        spent = sum(row.stats["gradients"] for row in fit.rows)
+        if fit.status is not mfpda.Status.FINISHED:
+            looks.append((t, np.nan, np.nan, np.nan, np.inf, 1.0, np.nan))
+            break
+        spent = np.cumsum([row.stats["gradients"] for row in fit.rows])
         for particles in sorted({min(SCREENED_WITH, setting.certified_with), setting.certified_with}):
             certificate = fit.certify(jax.random.fold_in(certify_key, t), particles=particles, replicates=8, level=0.99)
             target = setting.share * (of_prior - certificate.dual_value)
             if certificate.gap - 3 * certificate.stderr > target:
                 break  # more particles would say the same
         exact = np.nan if setting.grid is None else exact_gap(setting.grid, np.asarray(fit.dual, float))
-        looks.append((t, spent, certificate.gap, certificate.stderr, certificate.upper, target, exact))
+        looks.append((t, spent[-1], certificate.gap, certificate.stderr, certificate.upper, target, exact))
         below = [look[4] < look[5] for look in looks]
-        if (all(below[-2:]) and len(below) > 1) or (spent > limit and not below[-1]):
+        if (all(below[-2:]) and len(below) > 1) or (spent[-1] > limit and not below[-1]):
             break
         t = max(t + 1, round(GROWTH * t))
     columns = {name: np.asarray(column, float) for name, column in zip(BY_LOOK, zip(*looks, strict=True), strict=True)}
-    steps, gradients = reached_at(columns)
+    step = reached_at(columns)
+    gradients = spent[int(step) - 1] if np.isfinite(step) and spent[int(step) - 1] <= limit else np.inf
     by_look = {name: xr.DataArray(values, {"look": range(len(looks))}, dims="look") for name, values in columns.items()}
-    numbers = by_look | {"steps_to_target": steps, "to_target": gradients, "spent": spent}
-    return numbers, lambda more: gone_on(fit, fit.outer_steps + more, every=10**6)
+    numbers = by_look | {"to_target": gradients, "spent": spent[-1]}
+    return numbers, lambda more, every: gone_on(fit, fit.outer_steps + more, every)
 
 
 def exact_gap(grid, dual):
@@ -264,28 +273,29 @@ def exact_gap(grid, dual):
 
 
 def reached_at(looks):
-    """The outer step at which the target was reached and the gradients spent by then, infinite where it was not."""
-    t, spent, ratio = looks["outer_step"], looks["gradients"], looks["upper"] / looks["target"]
+    """The outer step at which the target was reached, infinite where it was not."""
+    t, ratio = looks["outer_step"], looks["upper"] / looks["target"]
     below = ratio < 1
     if len(below) < 2 or not below[-2:].all():
-        return np.inf, np.inf
+        return np.inf
     if len(below) == 2 or not np.isfinite(ratio[-3]):
-        return t[-2], spent[-2]
+        return t[-2]
     (before, after), (above, under) = t[-3:-1], np.log(ratio[-3:-1])
-    step = np.ceil(np.exp(np.log(before) + above / (above - under) * np.log(after / before)) - 1e-9)
-    return step, spent[-3] + (step - before) / (after - before) * (spent[-2] - spent[-3])
+    return np.ceil(np.exp(np.log(before) + above / (above - under) * np.log(after / before)) - 1e-9)
 
 
-def seconds_a_step(continued, steps=4):
-    """Of an outer step that is not recorded: the difference of a longer and a shorter run, the shorter of two."""
+def seconds_a_gradient(continued, steps=4):
+    """Of outer steps that are not recorded: the difference of a longer and a shorter run, the shorter of two."""
 
     def seconds(more):
         began = time.perf_counter()
-        continued(more)
+        continued(more, 10**6)
         return time.perf_counter() - began
 
-    seconds(1)  # so that nothing is left to compile
-    return max(min(seconds(3 * steps) - seconds(steps) for _ in range(2)), 0.0) / (2 * steps)
+    longer = continued(3 * steps, 1)  # also so that nothing is left to compile
+    gradients = sum(row.stats["gradients"] for row in longer.rows[-2 * steps :])
+    seconds(steps)
+    return max(min(seconds(3 * steps) - seconds(steps) for _ in range(2)), 0.0) / gradients
 
 
 def compared(dataset, problem):
@@ -303,9 +313,7 @@ def costs(dataset, problem, rule):
 
 def seconds(dataset, problem, rule):
     """Seconds to the target by seed; where it was not reached, until the run was given up."""
-    each = dataset.sel(problem=problem, rule=rule)
-    steps = np.where(np.isfinite(each["steps_to_target"]), each["steps_to_target"], each["outer_step"].max("look"))
-    return steps * each["seconds_a_step"].values
+    return costs(dataset, problem, rule) * dataset["seconds_a_gradient"].sel(problem=problem, rule=rule).values
 
 
 def numbers(dataset, problem, rule):
