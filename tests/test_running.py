@@ -118,10 +118,11 @@ def renewed(small):
 
 def test_particles_are_drawn_anew_after_every_16_steps_of_an_average(renewed, small):
     fit, steps = renewed
-    settled = np.array([row.stats["settled"] for row in fit.rows])
+    settled, age = (np.array([row.stats[name] for row in fit.rows]) for name in ("settled", "age"))
     assert len(steps) == 3
     assert settled[steps[0] - 2] == 16  # of the step before
     assert np.diff(steps).tolist() == [16, 16]
+    assert (np.flatnonzero(age == 1) + 1).tolist() == [1, *steps]
     tempered = mfpda.fit(jax.random.key(0), small.model, small.data, start="temper", **RENEWING)
     assert len({row.stats["gradients"] - 6 * row.stats["temperatures"] for row in tempered.rows}) == 1
 
@@ -130,7 +131,25 @@ def test_a_resumed_run_draws_them_anew_at_the_same_step(renewed, small, tmp_path
     fit, steps = renewed
     stopped = RENEWING | {"outer_steps": int(steps[0]) - 1}
     mfpda.fit(jax.random.key(0), small.model, small.data, checkpoint=tmp_path / "run", **stopped)
-    same(mfpda.fit(jax.random.key(0), small.model, small.data, resume=tmp_path / "run", **RENEWING), fit)
+    before = mfpda.fit(jax.random.key(0), small.model, small.data, **stopped)
+    for resumed in (before, tmp_path / "run"):
+        same(mfpda.fit(jax.random.key(0), small.model, small.data, resume=resumed, **RENEWING), fit)
+
+
+def test_old_particles_stay_where_tempering_fails(renewed, small):
+    """Moves so long that none is accepted leave copies of a few: twice the old ones, then, and not these."""
+    fit, _ = renewed
+    stuck, sound = mfpda.Temper(kernel=mfpda.MALA(step_size=1e6)), mfpda.Temper()
+    new = {}
+    for name, temper in {"stuck": stuck, "sound": sound}.items():
+        plugs = fit.rule, fit.kernel, temper
+        arguments = jax.random.key(5), small.model, fit.examples, fit.state, *plugs
+        ensemble, gradients = running._tempered_anew(*arguments, times=2)
+        new[name] = np.asarray(ensemble.theta)
+        assert gradients > 6
+    np.testing.assert_array_equal(new["stuck"], np.tile(fit.thetas, (2, 1)))
+    assert len(np.unique(new["sound"], axis=0)) > 70
+    assert not np.isin(new["sound"], fit.thetas).any()
 
 
 @pytest.mark.slow

@@ -175,12 +175,13 @@ def study(quick):
             spent, nearest = 0.0, np.inf
             for k, seed in enumerate(TUNING_SEEDS if len(candidates) > 1 else ()):
                 numbers, _ = followed(setting, rule, candidate, seed, min(setting.budget, best - spent))
-                row[k], nearest = numbers["to_target"], np.fmin.reduce(numbers["upper"] / numbers["target"])
+                row[k], ratios = numbers["to_target"], (numbers["upper"] / numbers["target"]).values
+                nearest = np.fmin.reduce(ratios, initial=np.inf)
                 spent += row[k]
                 if spent > best or np.isinf(spent):
                     break
             best = min(best, spent)
-            order.append((spent, -np.isfinite(row).sum(), np.nan_to_num(nearest, nan=np.inf)))
+            order.append((spent, -np.isfinite(row).sum(), nearest))
         choice = min(range(len(candidates)), key=order.__getitem__)
         axes = {"candidate": range(len(candidates)), "tuning_seed": list(TUNING_SEEDS)}
         return {"tuning": xr.DataArray(tried, axes, dims=list(axes)), "choice": choice}
