@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -43,11 +44,12 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     path = Path(path)
     if path.is_dir():
         raise InputError("the name of a file to write", f"the folder {str(path)!r}", "Add a file name, such as run.nc.")
-    if not os.access(path.parent, os.W_OK):
+    try:
+        tempfile.TemporaryFile(dir=path.parent).close()  # rights alone do not tell: a file system may refuse files
+    except OSError as error:
         what = "cannot be written to" if path.parent.is_dir() else "does not exist"
-        raise InputError(
-            "a file in a folder that exists", f"{str(path.parent)!r}, which {what}", "Make the folder first."
-        )
+        found = f"{str(path.parent)!r}, which {what}"
+        raise InputError("a file in a folder that can be written to", found, "Name or make another.") from error
 
 
 def write_dataset(dataset: xr.Dataset, path: str | os.PathLike[str]) -> None:

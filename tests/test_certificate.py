@@ -102,12 +102,14 @@ class SignError(losses.Squared):
         return jnp.sum(0.5 * jnp.square(g) - jnp.multiply(g, y))
 
 
+@pytest.mark.slow
 def test_a_conjugate_with_a_sign_error_is_seen():
     right = linear_fit()
     model = mfpda.Model(right.model.neuron, SignError(), TEMPERATURE)
     assert max(errors_off(replace(right, model=model)).values()) > 10 * LARGEST
 
 
+@pytest.mark.slow
 def test_a_dropped_1_over_n_is_seen(monkeypatch):
     monkeypatch.setattr(Fit, "weights", property(lambda fit: jnp.ones(len(fit.examples.x))))
     fit = replace(linear_fit())

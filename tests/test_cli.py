@@ -1,4 +1,5 @@
 import shutil
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -135,6 +136,11 @@ def test_a_run_that_diverges_is_saved_and_fails(model_file, tmp_path, capsys):
         (["run", "MODEL", "--kernel", "nuts"], "name of a kernel"),
         (["run", "MODEL", "--out", "none/run.nc"], "does not exist"),
         (["run", "MODEL", "--figure", "none/run.png"], "does not exist"),
+        pytest.param(
+            ["run", "MODEL", "--out", "/proc/run.nc"],  # there not even root can
+            "cannot be written to",
+            marks=pytest.mark.skipif(not Path("/proc").is_dir(), reason="no /proc here"),
+        ),
         (["run", "MODEL", "--inner-steps", "many"], "a schedule as one of"),
         (["run", "MODEL", "--batch-size", "few"], "batch size"),
         (["run", "EMPTY"], "no model and no data"),

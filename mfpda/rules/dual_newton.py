@@ -58,7 +58,7 @@ class DualNewton:
     Starts that draw them anew at every step are left alone.
 
     Recorded: alpha, the effective sample size it leaves, the residual (root mean square of l'(z) - g), settled = k, and
-    age, the steps since the particles were drawn anew.
+    age, the steps since the run drew the particles anew.
 
     All data are needed at every step: C between a batch and the rest is not known from the batch.
     """
