@@ -28,8 +28,8 @@ ascent. It was raised for all rules, and the budgets were cut to save time. At M
 shares: hence three tuning seeds, and hence that Newton draws its particles anew after every 16 averaged steps. The
 underdamped kernel was offered to no rule then, and coordinate ascent had 5 or 10 inner steps.
 
-Seconds are those of one gradient, the shorter of two measurements at the end of each run, times the gradients. What was
-measured while other work had the same cores is rough.
+Seconds are those of one gradient, the shorter of two measurements at the end of each run, times the gradients. They are
+rough: two processes shared the work, beside other work on the same cores.
 """
 
 import json
