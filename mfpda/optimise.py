@@ -174,13 +174,14 @@ def fit(
         run.go_on_from(earlier)
     else:
         run.begin(start_key, particles)
-    if checkpoint:
-        run.keep_in(checkpoint, kept)
 
     status, failure = Status.FINISHED, None
-    bar = tqdm(total=outer_steps, initial=run.place.t, disable=silent, desc="mfpda", unit="step")
-    with signals.heeded(noted=several_processes()) as received:
+    with signals.heeded() as received:
+        if checkpoint:  # from when its folder is there, a run ends with word of where it can be resumed
+            run.keep_in(checkpoint, kept)
+        bar = tqdm(total=outer_steps, initial=run.place.t, disable=silent, desc="mfpda", unit="step")
         try:
+            received.heed(noted=several_processes())
             with Agreement(received) as agreement:
                 agreement.check()
                 run.make_up()

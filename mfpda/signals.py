@@ -9,21 +9,30 @@ from typing import Any
 
 
 class Received:
-    """What has come: a wish to stop, and whether the program is to end with it. ``noted``: it is looked at later."""
+    """What has come: a wish to stop, and whether the program is to end with it.
 
-    def __init__(self, noted: bool) -> None:
-        self.noted = noted
+    While it is ``noted``, it is looked at later; else it raises KeyboardInterrupt.
+    """
+
+    def __init__(self) -> None:
+        self.noted = True
         self.interrupted = False
         self.terminated = False
 
+    def heed(self, noted: bool) -> None:
+        """From now on raise what comes, and what has come, unless it is to be noted on."""
+        self.noted = noted
+        if self.interrupted and not noted:
+            raise KeyboardInterrupt
+
 
 @contextlib.contextmanager
-def heeded(noted: bool) -> Iterator[Received]:
-    """Inside, SIGTERM raises KeyboardInterrupt as Ctrl-C does; or both are ``noted`` alone, to be looked at later.
+def heeded() -> Iterator[Received]:
+    """Inside, SIGTERM is what Ctrl-C is; both are noted until they are to be heeded.
 
     In the main thread only, and only where the program has no handlers of its own.
     """
-    received = Received(noted)
+    received = Received()
 
     def stop(number: int, frame: FrameType | None) -> None:
         received.interrupted = True

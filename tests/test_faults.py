@@ -19,7 +19,7 @@ import numpyro.distributions as dist
 import pytest
 
 import mfpda
-from mfpda import RunError, Status, Stream, checkpoint
+from mfpda import RunError, Status, Stream, checkpoint, running
 from tests.kill_and_resume import compare_rows, compare_states, kill_and_resume, left_alone
 from tests.test_checkpoint import same, unwritable
 from tests.test_optimise import draw
@@ -100,6 +100,21 @@ def test_sigterm_outside_of_a_run_and_handlers_of_the_program_are_left_alone(sma
         mfpda.fit(jax.random.key(0), small.model, small.data, metrics=metrics, **small.quick)
     assert (caught.value.code, caught.value.fit.status) == (143, Status.INTERRUPTED)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_sigterm_as_soon_as_its_folder_is_there(small, tmp_path, monkeypatch):
+    def keep_in(run, *arguments):
+        original(run, *arguments)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    original = running.Run.keep_in
+    monkeypatch.setattr(running.Run, "keep_in", keep_in)
+    with pytest.raises(mfpda.Terminated) as caught:
+        mfpda.fit(jax.random.key(0), small.model, small.data, checkpoint=tmp_path / "run", **small.quick)
+    assert (caught.value.fit.status, caught.value.fit.outer_steps) == (Status.INTERRUPTED, 0)
+    monkeypatch.undo()
+    resumed = mfpda.fit(jax.random.key(0), small.model, small.data, resume=tmp_path / "run", **small.quick)
+    same(resumed, mfpda.fit(jax.random.key(0), small.model, small.data, **small.quick))
 
 
 class At:
