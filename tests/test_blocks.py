@@ -160,9 +160,8 @@ def run(kernel, outer_steps=3, **arguments):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "kernel", [pytest.param(mfpda.ULA(step_size=0.01), marks=pytest.mark.slow), mfpda.MALA(step_size=0.01)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", [mfpda.ULA(step_size=0.01), mfpda.MALA(step_size=0.01)])
 def test_a_fit(kernel, tmp_path):
     """In blocks it is the same within rounding; stopped, saved, loaded and resumed in the same blocks, to the bit."""
     whole, blocked = run(kernel), run(kernel, memory=budget(SCALAR, M, 20))

@@ -88,7 +88,8 @@ def errors_off(fit, seed=1, **settings):
 LARGEST = 5.4  # errors: exceeded with probability 1e-3 by Student's t with the 7 degrees of freedom of 8 replicates
 
 
-@pytest.mark.parametrize("outputs", [(), pytest.param((2,), marks=pytest.mark.slow)], ids=["scalar", "vector"])
+@pytest.mark.slow
+@pytest.mark.parametrize("outputs", [(), (2,)], ids=["scalar", "vector"])
 def test_a_linear_neuron_has_its_closed_form(outputs):
     off = errors_off(linear_fit(outputs))
     assert max(off.values()) < LARGEST, off

@@ -66,6 +66,7 @@ def test_select_needs_a_whole_history(small):
         last.sample(jax.random.key(0), 2.5)
 
 
+@pytest.mark.slow
 def test_sample_gives_any_number_on_the_sites_supports():
     sites = {"s": dist.HalfNormal(2.0), "a": dist.Uniform(-1.0, 2.0).expand([3]).to_event(1)}
     h = lambda theta, x: jnp.tanh(theta["s"] * x) * theta["a"][0]  # noqa: E731

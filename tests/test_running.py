@@ -123,6 +123,7 @@ def test_particles_are_drawn_anew_after_every_16_steps_of_an_average(renewed, sm
     assert settled[steps[0] - 2] == 16  # of the step before
     assert np.diff(steps).tolist() == [16, 16]
     assert (np.flatnonzero(age == 1) + 1).tolist() == [1, *steps]
+    assert len(np.unique(fit.thetas, axis=0)) > 35  # a rejected proposal may leave a copy
     tempered = mfpda.fit(jax.random.key(0), small.model, small.data, start="temper", **RENEWING)
     assert len({row.stats["gradients"] - 6 * row.stats["temperatures"] for row in tempered.rows}) == 1
 
@@ -139,17 +140,9 @@ def test_a_resumed_run_draws_them_anew_at_the_same_step(renewed, small, tmp_path
 def test_old_particles_stay_where_tempering_fails(renewed, small):
     """Moves so long that none is accepted leave copies of a few: twice the old ones, then, and not these."""
     fit, _ = renewed
-    stuck, sound = mfpda.Temper(kernel=mfpda.MALA(step_size=1e6)), mfpda.Temper()
-    new = {}
-    for name, temper in {"stuck": stuck, "sound": sound}.items():
-        plugs = fit.rule, fit.kernel, temper
-        arguments = jax.random.key(5), small.model, fit.examples, fit.state, *plugs
-        ensemble, gradients = running._tempered_anew(*arguments, times=2)
-        new[name] = np.asarray(ensemble.theta)
-        assert gradients > 6
-    np.testing.assert_array_equal(new["stuck"], np.tile(fit.thetas, (2, 1)))
-    assert len(np.unique(new["sound"], axis=0)) > 70
-    assert not np.isin(new["sound"], fit.thetas).any()
+    plugs = fit.rule, fit.kernel, mfpda.Temper(kernel=mfpda.MALA(step_size=1e6))
+    ensemble, _ = running._tempered_anew(jax.random.key(5), small.model, fit.examples, fit.state, *plugs, times=2)
+    np.testing.assert_array_equal(ensemble.theta, np.tile(fit.thetas, (2, 1)))
 
 
 @pytest.mark.slow
