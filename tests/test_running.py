@@ -92,6 +92,7 @@ def test_a_run_interrupted_while_it_doubles_does_so_once(widened, small, tmp_pat
     same(mfpda.fit(jax.random.key(0), small.model, small.data, resume=folder, **ARGUMENTS), fit)
 
 
+@pytest.mark.slow
 def test_a_run_that_reached_its_gap_stays_there_when_it_is_resumed(small, tmp_path):
     arguments = ARGUMENTS | {"stop_at_gap": 0.1}
     fit = mfpda.fit(jax.random.key(0), small.model, small.data, checkpoint=tmp_path / "run", **arguments)

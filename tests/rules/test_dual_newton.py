@@ -305,6 +305,7 @@ def test_what_is_recorded():
     assert gap(grid, np.asarray(fit.dual, float)) < 1e-6
 
 
+@pytest.mark.slow
 def test_an_average_of_three_steps_goes_on_whatever_the_residual():
     """Gains of 2/3 and 1/2 may halve a residual, and whole steps are taken again; those of 2/5 and less do not."""
     grid = named("tanh_squared", 31)
