@@ -31,7 +31,9 @@ def widened(small, tmp_path_factory):
 def test_particles_double_when_the_gap_is_out_of_their_reach(widened, small):
     fit, _ = widened
     particles = [row.stats["particles"] for row in fit.rows]
+    settled = [row.stats["settled"] for row in fit.rows]
     assert particles == [40] * 12 + [80] * 12
+    assert settled[12] == pytest.approx(settled[11] / 2 + 1)  # one more, and what few were averaged over counts half
     assert len(fit.thetas) == fit.groups["posterior"].sizes["draw"] == 80
     gradients = [row.stats["gradients"] for row in fit.rows]
     assert gradients[11] == gradients[13] < gradients[12]  # the new ones were tempered
