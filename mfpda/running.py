@@ -213,7 +213,8 @@ class Run:
     def _needs_more_particles(self) -> bool:
         """Whether stop_at_gap asks for more than the rule's average over the steps that are left would give.
 
-        What noise leaves of the gap falls like 1 / settled, the number of steps that the rule has averaged.
+        What noise leaves of the gap falls like 1 / settled, the number of steps that the rule has averaged, as far as
+        the particles mix from one to the next.
         """
         if self.stop_at_gap is None:
             return False

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 from urllib.error import URLError
 
+import numpy as np
 import pytest
 import xarray as xr
 
@@ -88,6 +89,23 @@ def test_the_full_study_is_kept_with_what_it_takes_to_make_it_again(name):
     (row,) = [line for line in README.read_text().splitlines() if f"models/paper/{name}.py" in line and "|" in line]
     assert f"{sum(held)} of {len(held)}" in row  # what the README says of it
     assert module.figure(dataset).axes
+
+
+@pytest.mark.parametrize(
+    ("steps", "ratios", "reached"),
+    [
+        ([1, 2], [0.5, 0.4], 1),  # at the first look
+        ([2, 4, 6], [2, 1.5, 0.9], np.inf),  # one certificate is not enough
+        ([2, 4, 6, 8], [0.9, 2, 0.9, 1.1], np.inf),  # two in a row are asked for
+        ([4, 16, 20], [10, 0.1, 0.1], 8),  # half of the way in logarithms, and of that in t
+        ([4, 16, 20], [10, 0.2, 0.1], 10),  # 9.05, rounded up to a whole step
+        ([4, 16, 20], [np.inf, 0.2, 0.1], 16),  # nothing to draw a line from
+    ],
+)
+def test_where_the_study_of_rules_sees_its_target_reached(steps, ratios, reached):
+    module = _module(str(FOLDER / "rules.py"), *STUDY)
+    looks = {"outer_step": np.asarray(steps, float), "upper": 3.0 * np.asarray(ratios), "target": 3.0}
+    assert module.reached_at(looks) == reached
 
 
 def test_every_seed_runs_in_the_step_that_the_first_compiled():

@@ -37,7 +37,8 @@ class DualCoordinateAscent:
 
     in closed form for the squared loss, and the weights take the factor exp(-h(theta, x_i) . (change of g_i) / (n T)).
     Weights alone carry the particles from one example to the next, so the pass ends before they would leave less than
-    ``share`` of a sample; the kernel then moves the particles at the new potential. g begins at 0, the prior.
+    ``share`` of a sample (its first step is always taken); the kernel then moves the particles at the new potential. g
+    begins at 0, the prior.
 
     Recorded: how many examples had a step, the effective sample size that is left.
     """

@@ -21,8 +21,8 @@ class Temper:
 
     This is how mass gets into the right modes; it costs ``moves`` gradients per temperature. ``kernel`` moves the
     particles at each temperature, whatever kernel the run has, and must be adjusted. The next temperature is as far as
-    leaves an effective sample size of ``share`` M. Recorded: the number of temperatures, the smallest effective sample
-    size, the acceptance of the moves.
+    leaves an effective sample size of ``share`` M. Recorded: temperatures, how many there were;
+    temper_effective_sample_size, the smallest of them; temper_acceptance, that of the moves.
     """
 
     kernel: Any = MALA()
@@ -53,7 +53,7 @@ class Temper:
         thetas, stats = self.tempered(temper_key, new, len(ensemble.theta))
         recorded = {
             "temperatures": stats.temperatures,
-            "effective_sample_size": stats.effective_sample_size,
+            "temper_effective_sample_size": stats.effective_sample_size,
             "temper_acceptance": stats.acceptance,
             "gradients": stats.gradients,
         }
