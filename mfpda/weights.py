@@ -37,10 +37,12 @@ def reach(rise: Array, most: Array, share: Array | float, mass: Array | None = N
     return jnp.where(enough(most), most, high)
 
 
-def systematic(key: Array, log_weights: Array) -> Array:
-    """Indices drawn in proportion to the weights: one uniform number, M equally spaced points from it."""
-    particles, weights = len(log_weights), jax.nn.softmax(log_weights)
+def systematic(key: Array, log_weights: Array, particles: int | None = None) -> Array:
+    """Indices drawn in proportion to the weights, as many as there are weights or ``particles``: one uniform number,
+    equally spaced points from it."""
+    particles = len(log_weights) if particles is None else particles
+    weights = jax.nn.softmax(log_weights)
     cumulative = jnp.cumsum(weights)
     points = (jax.random.uniform(key, dtype=cumulative.dtype) + jnp.arange(particles)) / particles
-    last = jnp.max(jnp.where(weights > 0, jnp.arange(particles), 0))  # rounding may take the last point past its end
+    last = jnp.max(jnp.where(weights > 0, jnp.arange(len(weights)), 0))  # rounding may take the last point past its end
     return jnp.minimum(jnp.searchsorted(cumulative / cumulative[-1], points, side="right"), last)
