@@ -43,6 +43,7 @@ class DualNewton:
 
     Trust region: g moves to g + alpha (l'(u) - g), alpha in (0, 1] the largest at which the importance weights
     exp(-H (g_new - g) / (n T)) of the particles leave an effective sample size of ``share`` M. They need nothing but H.
+    They are the particles that the direction was found with: few may say too much, above all of the first step.
     With ``start="reweight"`` the particles follow by just these weights, so that no mode is lost which they had. The
     first potential is the prior, g = 0, whose draws are exact.
 
@@ -55,8 +56,8 @@ class DualNewton:
     Where modes are far apart their shares come from the first steps, with the error of M particles, which no average
     over later steps of the same particles mends. So from k = 16 on, after every 16 steps, the particles are drawn anew,
     tempered from the prior (the old ones stay, where tempering fails), and the average goes on over what they say. (To
-    begin it anew where they disagree with it is to trust one set of M particles: with 1000 on a stiff problem the
-    median gap was up to 7 times as large.) Starts that draw them anew at every step are left alone.
+    begin it anew where they disagree would be to trust one set of M particles.) Starts that draw them anew at every
+    step are left alone.
 
     Until the first whole step a part of g is the prior's 0. The fitted density is that of the rest, the targets alone,
     and so ahead of the particles.

@@ -26,7 +26,9 @@ class Reweight:
 
     The first old potential is the prior, so a model's ``init`` is refused. Of the prior there are exact draws without a
     gradient: the first particles are chosen out of 16 M of them. A mode that holds little of the prior's mass is
-    entered by so many more, and the error of its share, which later steps hardly mend, is so much smaller.
+    entered by so many more, and the error of its share, which later steps hardly mend, is so much smaller. The
+    effective sample size of that step is what the weights of these leave of M. It may be far below what the rule saw,
+    which had M draws alone: then there are too few particles for the problem.
     """
 
     def check(self, model: Model) -> None:
