@@ -22,13 +22,14 @@ class Reweight:
 
     Systematic resampling; the kernel then moves copies apart. Mass goes from mode to mode without a particle having to
     cross between them, but only as far as the weights bear: a rule with a trust region (``DualNewton``) sees to that,
-    and the effective sample size they leave is recorded. Under dual averaging they collapse.
+    and the effective sample size they leave is recorded (reweight_effective_sample_size). Under dual averaging they
+    collapse.
 
     The first old potential is the prior, so a model's ``init`` is refused. Of the prior there are exact draws without a
     gradient: the first particles are chosen out of 16 M of them. A mode that holds little of the prior's mass is
     entered by so many more, and the error of its share, which later steps hardly mend, is so much smaller. The
-    effective sample size of that step is what the weights of these leave of M. It may be far below what the rule saw,
-    which had M draws alone: then there are too few particles for the problem.
+    recorded size of that step is what the weights of these leave of M. It may be far below what the rule saw, which had
+    M draws alone: then there are too few particles for the problem.
     """
 
     def check(self, model: Model) -> None:
@@ -62,7 +63,7 @@ class Reweight:
             return sampling.refresh(jax.tree.map(lambda part: part[chosen], ensemble), new, kernel), left
 
         after, left = jax.lax.cond(jnp.all(old.coefficients == 0), of_the_prior, of_the_particles)
-        return after, {"effective_sample_size": left}
+        return after, {"reweight_effective_sample_size": left}
 
 
 def _chosen(key: Array, log_weights: Array, particles: int) -> tuple[Array, Array]:
