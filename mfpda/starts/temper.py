@@ -22,7 +22,7 @@ class Temper:
     This is how mass gets into the right modes; it costs ``moves`` gradients per temperature. ``kernel`` moves the
     particles at each temperature, whatever kernel the run has, and must be adjusted. The next temperature is as far as
     leaves an effective sample size of ``share`` M. Recorded: temperatures, how many there were;
-    temper_effective_sample_size, the smallest of them; temper_acceptance, that of the moves.
+    temper_effective_sample_size, the smallest that one of them left; temper_acceptance, of the moves.
     """
 
     kernel: Any = MALA()
