@@ -2,56 +2,93 @@
 
 from importlib.metadata import version as _version
 
-from mfpda import diagnostics as diagnostics
-from mfpda import distributions as distributions
-from mfpda import estimators as estimators
-from mfpda import exact as exact
-from mfpda import features as features
-from mfpda import kernels as kernels
-from mfpda import losses as losses
-from mfpda import plots as plots
-from mfpda import rules as rules
-from mfpda import schedules as schedules
-from mfpda import starts as starts
-from mfpda import studies as studies
-from mfpda import theory as theory
-from mfpda.certificate import Certificate as Certificate
-from mfpda.checkpoint import Checkpoint as Checkpoint
-from mfpda.data import Stream as Stream
-from mfpda.diagnostics import summary as summary
-from mfpda.diagnostics import verdict as verdict
-from mfpda.distributions import PowerNormal as PowerNormal
-from mfpda.distributions import penalty as penalty
-from mfpda.errors import CertificateStatus as CertificateStatus
-from mfpda.errors import HighDimensionWarning as HighDimensionWarning
-from mfpda.errors import InputError as InputError
-from mfpda.errors import NotConvexWarning as NotConvexWarning
-from mfpda.errors import RunError as RunError
-from mfpda.errors import Status as Status
-from mfpda.errors import Terminated as Terminated
-from mfpda.fitted import Fit as Fit
-from mfpda.fitted import to_inference_data as to_inference_data
-from mfpda.history import Record as Record
-from mfpda.kernels import MALA as MALA
-from mfpda.kernels import ULA as ULA
-from mfpda.kernels import FromBlackJAX as FromBlackJAX
-from mfpda.kernels import FromNumPyro as FromNumPyro
-from mfpda.kernels import GradientDescent as GradientDescent
-from mfpda.kernels import StochasticGradient as StochasticGradient
-from mfpda.kernels import Underdamped as Underdamped
-from mfpda.loading import load as load
-from mfpda.model import Model as Model
-from mfpda.optimise import fit as fit
-from mfpda.potential import GibbsPotential as GibbsPotential
-from mfpda.registry import plug as plug
-from mfpda.rules import DualAveraging as DualAveraging
-from mfpda.rules import DualCoordinateAscent as DualCoordinateAscent
-from mfpda.rules import DualNewton as DualNewton
-from mfpda.rules import FictitiousPlay as FictitiousPlay
-from mfpda.rules import Latest as Latest
-from mfpda.starts import Resample as Resample
-from mfpda.starts import Reweight as Reweight
-from mfpda.starts import Temper as Temper
-from mfpda.starts import Warm as Warm
+from mfpda import exact, kernels, rules, starts, studies, theory
+from mfpda.core import schedules
+from mfpda.engine.fit import fit
+from mfpda.errors import (
+    CertificateStatus,
+    HighDimensionWarning,
+    InputError,
+    NotConvexWarning,
+    RunError,
+    Status,
+    Terminated,
+)
+from mfpda.judging import estimators
+from mfpda.judging.certificate import Certificate
+from mfpda.kernels import MALA, ULA, FromBlackJAX, FromNumPyro, GradientDescent, Kernel, StochasticGradient, Underdamped
+from mfpda.persistence.checkpoint import Checkpoint
+from mfpda.problem import distributions, losses
+from mfpda.problem.data import Stream
+from mfpda.problem.distributions import PowerNormal, penalty
+from mfpda.problem.losses import Loss
+from mfpda.problem.model import Model
+from mfpda.problem.potential import GibbsPotential
+from mfpda.progress.history import Record
+from mfpda.registry import plug
+from mfpda.results import diagnostics, features, plots
+from mfpda.results.diagnostics import summary, verdict
+from mfpda.results.fit import Fit, to_inference_data
+from mfpda.results.loading import load
+from mfpda.rules import DualAveraging, DualCoordinateAscent, DualNewton, FictitiousPlay, Latest, Rule
+from mfpda.starts import Resample, Reweight, Start, Temper, Warm
 
 __version__ = _version("mfpda")
+
+__all__ = [
+    "MALA",
+    "ULA",
+    "Certificate",
+    "CertificateStatus",
+    "Checkpoint",
+    "DualAveraging",
+    "DualCoordinateAscent",
+    "DualNewton",
+    "FictitiousPlay",
+    "Fit",
+    "FromBlackJAX",
+    "FromNumPyro",
+    "GibbsPotential",
+    "GradientDescent",
+    "HighDimensionWarning",
+    "InputError",
+    "Kernel",
+    "Latest",
+    "Loss",
+    "Model",
+    "NotConvexWarning",
+    "PowerNormal",
+    "Record",
+    "Resample",
+    "Reweight",
+    "Rule",
+    "RunError",
+    "Start",
+    "Status",
+    "StochasticGradient",
+    "Stream",
+    "Temper",
+    "Terminated",
+    "Underdamped",
+    "Warm",
+    "diagnostics",
+    "distributions",
+    "estimators",
+    "exact",
+    "features",
+    "fit",
+    "kernels",
+    "load",
+    "losses",
+    "penalty",
+    "plots",
+    "plug",
+    "rules",
+    "schedules",
+    "starts",
+    "studies",
+    "summary",
+    "theory",
+    "to_inference_data",
+    "verdict",
+]

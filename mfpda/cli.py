@@ -14,17 +14,21 @@ from typing import Any
 
 import jax
 
-from mfpda import plots, processes, schedules, storage, studies
-from mfpda.checkpoint import Checkpoint
-from mfpda.devices import is_writer
-from mfpda.diagnostics import summary, verdict
+from mfpda import studies
+from mfpda.core import schedules
+from mfpda.distributed import processes
+from mfpda.distributed.mesh import is_writer
+from mfpda.engine.fit import fit, suited
 from mfpda.errors import InputError, RunError, Status, Terminated
-from mfpda.history import Record
 from mfpda.kernels import KERNELS
-from mfpda.kernels.protocol import is_adjusted
-from mfpda.loading import Kept, load
-from mfpda.optimise import fit, suited
+from mfpda.kernels.base import is_adjusted
+from mfpda.persistence import files as storage
+from mfpda.persistence.checkpoint import Checkpoint
+from mfpda.progress.history import Record
 from mfpda.registry import settings_of
+from mfpda.results import plots
+from mfpda.results.diagnostics import summary, verdict
+from mfpda.results.loading import Kept, load
 from mfpda.rules import RULES
 from mfpda.starts import STARTS
 

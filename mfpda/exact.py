@@ -4,7 +4,7 @@ Dual averaging with exact Gibbs steps is Algorithm 2 of the paper, with estimate
 itself is found by L-BFGS on the dual. These are the yardstick of the particle methods.
 
 >>> import numpyro.distributions as dist
->>> from mfpda.losses import Squared
+>>> from mfpda.problem.losses import Squared
 >>> model = Model.from_function(lambda theta, x: jnp.tanh(theta["w"] * x), {"w": dist.Normal(0, 1)}, Squared(), 0.01)
 >>> x = np.linspace(-1, 1, 20)
 >>> grid = Quadrature.of(model, (x, 0.5 * x), bounds=(-12, 12))
@@ -25,12 +25,12 @@ import scipy.optimize
 from jax import Array
 from scipy.special import logsumexp
 
-from mfpda.data import DataSet, check_examples
 from mfpda.errors import InputError
-from mfpda.losses import Loss
-from mfpda.model import Model
-from mfpda.outputs import Deviations
-from mfpda.potential import GibbsPotential
+from mfpda.problem.data import DataSet, check_examples
+from mfpda.problem.losses import Loss
+from mfpda.problem.model import Model
+from mfpda.problem.outputs import Deviations
+from mfpda.problem.potential import GibbsPotential
 from mfpda.rules import Coefficients, DualAveraging, Problem, Rule
 
 EDGE_MASS = 1e-6  # more than this on the outermost nodes means that the grid cuts the density off

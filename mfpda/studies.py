@@ -48,9 +48,9 @@ import scipy.stats
 import xarray as xr
 from tqdm import tqdm
 
-from mfpda import storage
 from mfpda.errors import InputError, listed
-from mfpda.fitted import versions
+from mfpda.persistence import files as storage
+from mfpda.results.fit import versions
 
 LEVEL = 0.975  # of a claim that something is above or below something else
 _kept: ContextVar[Iterator[Path] | None] = ContextVar("kept", default=None)  # a folder for each sweep of a study

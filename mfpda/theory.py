@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mfpda.core.schedules import positive, positive_count
 from mfpda.errors import InputError
-from mfpda.schedules import positive, positive_count
 
 
 def excess_entropy(negative_entropy: float, lambda1: float, lambda2: float, p: int) -> float:

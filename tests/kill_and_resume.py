@@ -22,8 +22,8 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
-from mfpda import checkpoint
-from mfpda.history_store import FOLDER
+from mfpda.persistence import checkpoint
+from mfpda.persistence.history_store import FOLDER
 
 MODEL = """
 import jax

@@ -7,9 +7,9 @@ import pytest
 
 import mfpda
 from mfpda.cli import main
-from mfpda.diagnostics import Finding
-from mfpda.fitted import Fit
 from mfpda.kernels import KERNELS
+from mfpda.results.diagnostics import Finding
+from mfpda.results.fit import Fit
 
 MODEL = """
 import jax.numpy as jnp

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from mfpda import InputError, outer_step, studies
+from mfpda import InputError, studies
 from mfpda.cli import STUDY, _module
+from mfpda.engine import outer_step
 
 FOLDER = Path(__file__).parents[1] / "models" / "paper"
 README = Path(__file__).parents[1] / "README.md"

@@ -8,7 +8,8 @@ import pytest
 import scipy.stats
 
 import mfpda
-from mfpda import Record, Underdamped, schedules
+from mfpda import Record, Underdamped
+from mfpda.core import schedules
 from mfpda.exact import Quadrature
 from tests.conftest import reference
 

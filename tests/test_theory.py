@@ -15,8 +15,8 @@ from scipy.stats import binom
 
 import mfpda
 from mfpda import theory
+from mfpda.core.schedules import values
 from mfpda.errors import InputError
-from mfpda.schedules import values
 
 E = 2.718281828459045
 ROOT_E = 1.6487212707001282

@@ -2,14 +2,14 @@
 
 from functools import partial
 
+from mfpda.kernels.base import AUTO as AUTO
+from mfpda.kernels.base import Kernel as Kernel
+from mfpda.kernels.base import KernelInfo as KernelInfo
+from mfpda.kernels.base import Position as Position
 from mfpda.kernels.from_blackjax import FromBlackJAX as FromBlackJAX
 from mfpda.kernels.from_numpyro import FromNumPyro as FromNumPyro
 from mfpda.kernels.gradient_descent import GradientDescent as GradientDescent
 from mfpda.kernels.mala import MALA as MALA
-from mfpda.kernels.protocol import AUTO as AUTO
-from mfpda.kernels.protocol import Kernel as Kernel
-from mfpda.kernels.protocol import KernelInfo as KernelInfo
-from mfpda.kernels.protocol import Position as Position
 from mfpda.kernels.stochastic_gradient import StochasticGradient as StochasticGradient
 from mfpda.kernels.ula import ULA as ULA
 from mfpda.kernels.underdamped import Underdamped as Underdamped

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from mfpda.core.schedules import positive_count
 from mfpda.errors import InputError, listed, nearest
-from mfpda.kernels.protocol import AUTO, Auto, number_or_auto
-from mfpda.schedules import positive_count
+from mfpda.kernels.base import AUTO, Auto, number_or_auto
 
 
 @dataclass(frozen=True, init=False, repr=False)

@@ -12,8 +12,8 @@ from jax import Array
 
 from mfpda.errors import InputError, listed
 from mfpda.kernels.adapters import Adapter
-from mfpda.kernels.protocol import Auto, KernelInfo, stay_finite
-from mfpda.potential import GibbsPotential
+from mfpda.kernels.base import Auto, KernelInfo, stay_finite
+from mfpda.problem.potential import GibbsPotential
 
 MASSES = ("inverse_mass_matrix", "momentum_inverse_scale")  # where a setting of this name is not given, it is 1
 CACHED = ("logdensity", "logdensity_grad")

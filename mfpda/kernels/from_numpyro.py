@@ -9,8 +9,8 @@ from jax import Array
 
 from mfpda.errors import InputError
 from mfpda.kernels.adapters import Adapter
-from mfpda.kernels.protocol import Evaluated, KernelInfo, stay_finite
-from mfpda.potential import GibbsPotential
+from mfpda.kernels.base import Evaluated, KernelInfo, stay_finite
+from mfpda.problem.potential import GibbsPotential
 
 # What this adapter decides itself: V is given, tuning is mfpda's, and there is no model to initialise from.
 OURS: dict[str, Any] = {"adapt_step_size": False, "adapt_mass_matrix": False, "find_heuristic_step_size": False}

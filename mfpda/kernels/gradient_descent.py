@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from mfpda.kernels.protocol import AUTO, KernelInfo, Position, number_or_auto, stay_finite
-from mfpda.potential import GibbsPotential
+from mfpda.kernels.base import AUTO, KernelInfo, Position, number_or_auto, stay_finite
+from mfpda.problem.potential import GibbsPotential
 from mfpda.registry import plug
 
 

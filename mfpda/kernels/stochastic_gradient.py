@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 
 from jax import Array
 
+from mfpda.core.schedules import positive_count
 from mfpda.kernels.ula import ULA
-from mfpda.potential import GibbsPotential
+from mfpda.problem.potential import GibbsPotential
 from mfpda.registry import plug
-from mfpda.schedules import positive_count
 
 
 @plug

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from mfpda.errors import InputError, listed
-from mfpda.kernels.protocol import AUTO, Auto, KernelInfo, number_or_auto, stay_finite
-from mfpda.potential import GibbsPotential
+from mfpda.kernels.base import AUTO, Auto, KernelInfo, number_or_auto, stay_finite
+from mfpda.problem.potential import GibbsPotential
 from mfpda.registry import plug
 
 INTEGRATORS = ("baoab", "frozen_force")

@@ -1,15 +1,15 @@
 """Outer rules: how linearisations of the loss become the coefficients of the next Gibbs potential."""
 
 from mfpda.registry import Registry
+from mfpda.rules.base import Coefficients as Coefficients
+from mfpda.rules.base import Dual as Dual
+from mfpda.rules.base import Problem as Problem
+from mfpda.rules.base import Rule as Rule
 from mfpda.rules.dual_averaging import DualAveraging as DualAveraging
 from mfpda.rules.dual_coordinate_ascent import DualCoordinateAscent as DualCoordinateAscent
 from mfpda.rules.dual_newton import DualNewton as DualNewton
 from mfpda.rules.fictitious_play import FictitiousPlay as FictitiousPlay
 from mfpda.rules.latest import Latest as Latest
-from mfpda.rules.protocol import Coefficients as Coefficients
-from mfpda.rules.protocol import Dual as Dual
-from mfpda.rules.protocol import Problem as Problem
-from mfpda.rules.protocol import Rule as Rule
 
 RULES = Registry(
     "rule",

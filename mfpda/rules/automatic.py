@@ -2,9 +2,9 @@
 
 import math
 
+from mfpda.rules.base import Rule
 from mfpda.rules.dual_averaging import DualAveraging
 from mfpda.rules.dual_newton import DualNewton
-from mfpda.rules.protocol import Rule
 
 LARGEST = 2**28  # numbers in H: a GiB in single precision
 

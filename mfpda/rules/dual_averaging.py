@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from mfpda.errors import InputError
-from mfpda.outputs import Outputs
-from mfpda.rules.protocol import Coefficients, Dual, Linearisations, Problem
+from mfpda.problem.outputs import Outputs
+from mfpda.rules.base import Coefficients, Dual, Linearisations, Problem
 
 
 @jax.tree_util.register_static

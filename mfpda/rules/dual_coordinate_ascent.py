@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from mfpda.blocks import Blocks
-from mfpda.outputs import Deviations
+from mfpda.core.schedules import check_share
+from mfpda.core.weights import share_left
+from mfpda.problem.blocks import Blocks
+from mfpda.problem.outputs import Deviations
 from mfpda.registry import plug
-from mfpda.rules.protocol import REWEIGHTED, Coefficients, Dual, Problem, grown
+from mfpda.rules.base import REWEIGHTED, Coefficients, Dual, Problem, grown
 from mfpda.rules.proximal import predicted
-from mfpda.schedules import check_share
-from mfpda.weights import share_left
 
 
 class AscentState(NamedTuple):

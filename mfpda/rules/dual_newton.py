@@ -6,11 +6,11 @@ from typing import Any, ClassVar, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
+from mfpda.core.schedules import check_share
+from mfpda.core.weights import reach, share_left
 from mfpda.registry import plug
-from mfpda.rules.protocol import REWEIGHTED, Coefficients, Dual, Linearisations, Problem
+from mfpda.rules.base import REWEIGHTED, Coefficients, Dual, Linearisations, Problem
 from mfpda.rules.proximal import predicted
-from mfpda.schedules import check_share
-from mfpda.weights import reach, share_left
 
 FLOOR = 2.0  # residuals of so many Monte Carlo errors are noise
 AVERAGING = 3  # steps from which on an average goes on: gains of 2/5 and less halve no residual of the same particles

@@ -6,10 +6,10 @@ from typing import Any, ClassVar, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
+from mfpda.core.schedules import positive
 from mfpda.errors import InputError
 from mfpda.registry import plug
-from mfpda.rules.protocol import Coefficients, Dual, Problem, grown, over_outputs
-from mfpda.schedules import positive
+from mfpda.rules.base import Coefficients, Dual, Problem, grown, over_outputs
 
 
 class Play(NamedTuple):

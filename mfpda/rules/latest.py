@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from mfpda.outputs import Outputs
-from mfpda.rules.protocol import Coefficients, Dual, Linearisations, Problem
+from mfpda.problem.outputs import Outputs
+from mfpda.rules.base import Coefficients, Dual, Linearisations, Problem
 
 
 @jax.tree_util.register_static

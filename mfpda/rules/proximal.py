@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from mfpda.outputs import Deviations
-from mfpda.rules.protocol import Problem, over_outputs
+from mfpda.problem.outputs import Deviations
+from mfpda.rules.base import Problem, over_outputs
 
 NEWTON_STEPS = 30  # one is enough for the squared loss, a few where l'' varies slowly
 HALVINGS = 30

@@ -2,7 +2,7 @@
 
 from mfpda.kernels import KERNELS
 from mfpda.registry import Registry
-from mfpda.starts.protocol import Start as Start
+from mfpda.starts.base import Start as Start
 from mfpda.starts.resample import Resample as Resample
 from mfpda.starts.reweight import Reweight as Reweight
 from mfpda.starts.temper import Temper as Temper

@@ -6,7 +6,7 @@ from typing import ClassVar
 import jax
 
 from mfpda import sampling
-from mfpda.starts.protocol import Stats
+from mfpda.starts.base import Stats
 
 
 @jax.tree_util.register_static

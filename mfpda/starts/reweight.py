@@ -7,10 +7,10 @@ import jax.numpy as jnp
 from jax import Array
 
 from mfpda import sampling
+from mfpda.core.weights import share_left, systematic
 from mfpda.errors import InputError
-from mfpda.model import Model
-from mfpda.starts.protocol import Stats
-from mfpda.weights import share_left, systematic
+from mfpda.problem.model import Model
+from mfpda.starts.base import Stats
 
 POOL = 16  # draws of the prior for every particle: they take no gradient
 

@@ -6,12 +6,13 @@ from typing import Any, ClassVar
 import jax
 from jax import Array
 
-from mfpda import sampling, tempering
+from mfpda import sampling
+from mfpda.core.schedules import check_share, positive_count
 from mfpda.kernels import KERNELS, MALA, Kernel
-from mfpda.potential import GibbsPotential
+from mfpda.problem.potential import GibbsPotential
 from mfpda.registry import plug
-from mfpda.schedules import check_share, positive_count
-from mfpda.starts.protocol import Stats
+from mfpda.sampling import tempering
+from mfpda.starts.base import Stats
 
 
 @plug

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import jax
 
 from mfpda import sampling
-from mfpda.starts.protocol import Stats
+from mfpda.starts.base import Stats
 
 
 @jax.tree_util.register_static

@@ -17,7 +17,7 @@ import numpy as np
 from inner_step import problem
 
 import mfpda
-from mfpda import devices
+from mfpda.distributed import mesh as devices
 
 N, D, PARTICLES, INNER_STEPS = 1000, 50, 1000, 20
 STEPS, ROUNDS = 10, 3

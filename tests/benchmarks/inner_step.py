@@ -19,7 +19,7 @@ import numpyro.distributions as dist
 
 import mfpda
 from mfpda import sampling
-from mfpda.potential import GibbsPotential
+from mfpda.problem.potential import GibbsPotential
 
 TEMPERATURE, SCALE, STEP_SIZE = 1e-2, 1.0, 1e-4
 

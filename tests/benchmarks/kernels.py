@@ -14,7 +14,7 @@ from numpyro.infer import HMC
 
 import mfpda
 from mfpda import sampling
-from mfpda.potential import GibbsPotential
+from mfpda.problem.potential import GibbsPotential
 
 LEAPFROGS = 3
 

@@ -21,10 +21,12 @@ import numpy as np
 import numpyro.distributions as dist
 
 import mfpda
-from mfpda import blocks, outer_step, sampling
-from mfpda.blocks import GIB, Blocks
-from mfpda.data import Examples
-from mfpda.potential import GibbsPotential
+from mfpda import sampling
+from mfpda.engine import outer_step
+from mfpda.problem import blocks
+from mfpda.problem.blocks import GIB, Blocks
+from mfpda.problem.data import Examples
+from mfpda.problem.potential import GibbsPotential
 
 try:
     from tests.benchmarks.inner_step import STEP_SIZE, by_mfpda, interleaved, problem

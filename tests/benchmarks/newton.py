@@ -11,8 +11,8 @@ import jax.numpy as jnp
 
 import mfpda
 from mfpda import sampling
-from mfpda.outputs import Outputs
-from mfpda.potential import GibbsPotential
+from mfpda.problem.outputs import Outputs
+from mfpda.problem.potential import GibbsPotential
 from mfpda.rules import Problem
 
 try:

@@ -9,9 +9,10 @@ import numpy as np
 import numpyro.distributions as dist
 
 import mfpda
-from mfpda import sampling, tuning
-from mfpda.kernels.protocol import is_adjusted
-from mfpda.potential import GibbsPotential
+from mfpda import sampling
+from mfpda.kernels.base import is_adjusted
+from mfpda.problem.potential import GibbsPotential
+from mfpda.sampling import tuning
 
 PARTICLES = 5
 SITES = {

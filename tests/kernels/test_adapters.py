@@ -11,7 +11,7 @@ import mfpda
 from mfpda import FromBlackJAX, FromNumPyro, InputError, Temper, sampling
 from mfpda.cli import main
 from mfpda.kernels import KERNELS
-from tests.test_sampling import normal_potential
+from tests.sampling.test_ensemble import normal_potential
 
 
 def test_an_object_and_its_name_are_one_kernel():

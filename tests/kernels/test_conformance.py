@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import mfpda
-from mfpda import InputError, outer_step
+from mfpda import InputError
+from mfpda.engine import outer_step
 from mfpda.kernels import KERNELS, Kernel
 from tests.kernels.conformance import CHECKS, MODEL
 

@@ -4,7 +4,7 @@ import numpy as np
 
 import mfpda
 from mfpda import GradientDescent, sampling
-from tests.test_sampling import normal_potential
+from tests.sampling.test_ensemble import normal_potential
 
 
 def test_it_contracts_to_the_minimum_by_its_factor():

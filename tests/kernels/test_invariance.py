@@ -10,10 +10,11 @@ import pytest
 import scipy.stats
 
 import mfpda
-from mfpda import MALA, Model, losses, sampling
+from mfpda import MALA, Model, sampling
 from mfpda.kernels import KERNELS
-from mfpda.kernels.protocol import Evaluated, KernelInfo, is_adjusted, metropolis
-from mfpda.potential import prior_potential
+from mfpda.kernels.base import Evaluated, KernelInfo, is_adjusted, metropolis
+from mfpda.problem import losses
+from mfpda.problem.potential import prior_potential
 
 FALSE_FAILURE_RATE = 1e-4  # of each test below, for a kernel that is right
 DRAWS, STEPS = 200_000, 5

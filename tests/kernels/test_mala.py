@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mfpda.kernels.protocol import Evaluated, metropolis
+from mfpda.kernels.base import Evaluated, metropolis
 
 
 def accepted(before, after, correction=0.0):

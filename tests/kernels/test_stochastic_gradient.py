@@ -10,7 +10,9 @@ import numpyro.distributions as dist
 import pytest
 
 import mfpda
-from mfpda import ULA, GibbsPotential, InputError, Model, StochasticGradient, losses, sampling, tuning
+from mfpda import ULA, GibbsPotential, InputError, Model, StochasticGradient, sampling
+from mfpda.problem import losses
+from mfpda.sampling import tuning
 
 STANDARD_ERRORS = 4.5  # of a normal estimate: a false-failure rate of 7e-6 for each number compared
 SCALE, TEMPERATURE, GAMMA = 1.5, 0.5, 0.8

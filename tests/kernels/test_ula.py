@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mfpda import ULA, sampling
-from tests.test_sampling import normal_potential
+from tests.sampling.test_ensemble import normal_potential
 
 PARTICLES = 40_000
 

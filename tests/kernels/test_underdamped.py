@@ -10,7 +10,7 @@ import pytest
 import mfpda
 from mfpda import InputError, Underdamped, sampling
 from mfpda.kernels.underdamped import frozen_force_coefficients
-from tests.test_sampling import normal_potential
+from tests.sampling.test_ensemble import normal_potential
 
 
 def exact_coefficients(h, g):

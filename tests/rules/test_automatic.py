@@ -5,9 +5,10 @@ import numpyro.distributions as dist
 import pytest
 
 import mfpda
-from mfpda import DualAveraging, DualNewton, InputError, Stream, optimise
+from mfpda import DualAveraging, DualNewton, InputError, Stream
+from mfpda.engine import fit as optimise
 from mfpda.rules.automatic import LARGEST, picked
-from tests.test_optimise import draw
+from tests.engine.test_fit import draw
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpyro.distributions as dist
 import pytest
 
 import mfpda
-from mfpda.data import DataSet, Examples
+from mfpda.problem.data import DataSet, Examples
 
 OUTER_STEPS, BATCH = 7, 8
 

@@ -14,7 +14,7 @@ import scipy.stats
 import mfpda
 from mfpda.exact import Quadrature, _GridOutputs
 from mfpda.rules import DualNewton, Problem
-from mfpda.rules.protocol import Linearisations
+from mfpda.rules.base import Linearisations
 from mfpda.rules.proximal import predicted
 from tests.conftest import reference
 from tests.rules.grid import NAMES, dual_value, gap, law_of, named, problem_of, updated, view_of, walk

@@ -6,10 +6,11 @@ import pytest
 import scipy.stats
 
 import mfpda
-from mfpda import Model, losses, sampling
+from mfpda import Model, sampling
 from mfpda.exact import Quadrature
-from mfpda.outputs import outputs_at
-from mfpda.potential import GibbsPotential, prior_potential
+from mfpda.problem import losses
+from mfpda.problem.outputs import outputs_at
+from mfpda.problem.potential import GibbsPotential, prior_potential
 from mfpda.rules import RULES
 from mfpda.starts import STARTS, Start
 

@@ -1,0 +1,1 @@
+"""Several devices and several processes: where arrays live, how processes stop together, signals."""

@@ -1,0 +1,1 @@
+"""Runs on disk: checkpoints, the history store, saved fits."""

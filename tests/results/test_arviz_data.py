@@ -1,0 +1,151 @@
+"""The layout of section 7 of the design, on the ArviZ that is installed."""
+
+import importlib.metadata
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+import xarray as xr
+
+import mfpda
+from mfpda import InputError
+from mfpda.persistence import files as storage
+from mfpda.results import arviz_data
+
+OLD = importlib.metadata.version("arviz").startswith("0.")
+
+
+def neuron(x):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+    with numpyro.plate("class", 3):
+        a = numpyro.sample("a", dist.Normal(0, 1))
+    return 3 * a * jnp.tanh(x @ w)
+
+
+@pytest.fixture(scope="module")
+def fits():
+    coords = {"feature": ["left", "right"], "class": [10, 20, 30]}
+    model = mfpda.Model(neuron, mfpda.losses.Softmax(), 0.05, dims={"w": ["feature"]}, coords=coords)
+    rng = np.random.default_rng(0)
+    data = rng.normal(size=(30, 2)), rng.integers(0, 3, 30)
+    arguments = {"particles": 25, "outer_steps": 6, "inner_steps": 4, "progress": False}
+    return [mfpda.fit(jax.random.key(k), model, data, record=mfpda.Record(every=2), **arguments) for k in range(3)]
+
+
+LAYOUT = {
+    "posterior": {"w": ("chain", "draw", "feature"), "a": ("chain", "draw", "class")},
+    "sample_stats": {name: ("chain", "draw") for name in ("lp", "acceptance_rate", "diverging")},
+    "particle_history": {
+        "w": ("chain", "outer_step", "draw", "feature"),
+        "a": ("chain", "outer_step", "draw", "class"),
+    },
+    "outer_stats": {
+        name: ("chain", "outer_step")
+        for name in (
+            "risk",
+            "second_moment",
+            "stiffness",
+            "particles",
+            "step_size",
+            "inner_steps",
+            "acceptance_rate",
+            "diverging",
+            "gradients",
+            "seconds",
+        )
+    },
+    "prior": {"w": ("chain", "draw", "feature"), "a": ("chain", "draw", "class")},
+    "observed_data": {"y": ("anchor",)},
+    "constant_data": {
+        "x": ("anchor", "x_dim_0"),
+        "coefficients": ("chain", "anchor", "output"),
+        "duals": ("chain", "anchor", "output"),
+        "predictions": ("chain", "anchor", "output"),
+    },
+}
+
+
+def test_groups_have_their_dims_coords_and_attributes(fits):
+    groups = arviz_data.groups_of(fits[0].idata)
+    assert {name: {str(v): group[v].dims for v in group} for name, group in groups.items()} == LAYOUT
+    assert groups["posterior"]["feature"].values.tolist() == ["left", "right"]
+    assert groups["posterior"]["class"].values.tolist() == [10, 20, 30]
+    assert groups["particle_history"]["outer_step"].values.tolist() == [2, 4, 6]
+    assert groups["posterior"].sizes["draw"] == 25
+    attributes = groups["posterior"].attrs
+    assert {
+        "creator",
+        "mfpda_version",
+        "jax_version",
+        "arviz_version",
+        "key",
+        "settings",
+        "temperature",
+        "status",
+    } <= set(attributes)
+    np.testing.assert_array_equal(groups["posterior"]["w"][0], fits[0].particles["w"])
+    np.testing.assert_array_equal(groups["prior"]["w"][0], fits[0].initial["w"])
+    potential = mfpda.fitted.current_potential(fits[0].model, fits[0].examples, fits[0].rule, fits[0].state)
+    np.testing.assert_allclose(groups["sample_stats"]["lp"][0, 3], -potential(fits[0].thetas[3]), rtol=1e-5)
+
+
+def test_it_is_the_installed_arvizs_own_type(fits):
+    assert type(fits[0].idata).__name__ == ("InferenceData" if OLD else "DataTree")
+
+
+def test_runs_stack_as_chains_and_rhat_compares_them(fits):
+    together = mfpda.to_inference_data(*fits)
+    groups = arviz_data.groups_of(together)
+    assert groups["posterior"].sizes["chain"] == 3
+    assert groups["outer_stats"]["risk"].dims == ("chain", "outer_step")
+    assert groups["constant_data"]["x"].dims == ("anchor", "x_dim_0")
+    assert groups["constant_data"]["duals"].dims == ("chain", "anchor", "output")
+    np.testing.assert_array_equal(groups["posterior"]["a"][2], fits[2].particles["a"])
+    table = arviz_data.summary(groups["posterior"], diagnostics=True)
+    assert np.isfinite(table["r_hat"].astype(float)).all()
+    moved = [groups["posterior"].isel(chain=[0]), groups["posterior"].isel(chain=[1]) + 5]
+    apart = arviz_data.summary(xr.concat(moved, "chain", join="outer"), diagnostics=True)
+    assert (apart["r_hat"].astype(float) > 1.5).all()
+
+
+def test_runs_of_different_width_do_not_stack(fits, small):
+    other = mfpda.fit(jax.random.key(0), fits[0].model, fits[0].examples, particles=4, outer_steps=2, progress=False)
+    with pytest.raises(InputError, match="equally many particles"):
+        mfpda.to_inference_data(fits[0], other)
+    with pytest.raises(InputError, match="at least one fit"):
+        mfpda.to_inference_data()
+
+
+def test_runs_that_stopped_at_different_steps_stack(fits):
+    shorter = mfpda.fit(
+        jax.random.key(9), fits[0].model, fits[0].examples, particles=25, outer_steps=4, inner_steps=4,
+        record=mfpda.Record(every=2), progress=False,
+    )  # fmt: skip
+    groups = arviz_data.groups_of(mfpda.to_inference_data(fits[0], shorter))
+    assert groups["outer_stats"]["risk"].isnull().values.tolist() == [[False, False, False], [False, False, True]]
+
+
+def same(a, b):
+    """Equal values, dims, coords and attributes, in every group."""
+    assert set(a) == set(b)
+    for name in a:
+        xr.testing.assert_identical(a[name], b[name])
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_netcdf_round_trip_keeps_everything(fits, several, tmp_path):
+    idata = mfpda.to_inference_data(*fits) if several else fits[0].idata
+    idata.to_netcdf(tmp_path / "by_arviz.nc")
+    back = arviz_data._arviz().from_netcdf(tmp_path / "by_arviz.nc")
+    same(arviz_data.groups_of(back), arviz_data.groups_of(idata))
+    assert dict(back.attrs)["creator"] == "mfpda"
+
+
+def test_a_saved_fit_is_a_file_that_arviz_reads(fits, tmp_path):
+    fits[0].save(tmp_path / "run.nc")
+    groups = arviz_data.groups_of(arviz_data._arviz().from_netcdf(tmp_path / "run.nc"))
+    assert groups.pop(storage.RUN_STATE)
+    same(groups, arviz_data.groups_of(fits[0].idata))

@@ -1,0 +1,178 @@
+"""What a Fit can do, and that a loaded one does the same."""
+
+import arviz
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import mfpda
+from mfpda import InputError, Model, Status, Stream
+from mfpda.core import schedules
+from tests.engine.test_fit import draw
+
+
+@pytest.fixture
+def fit(small):
+    return mfpda.fit(jax.random.key(0), small.model, small.data, batch_size=10, **small.quick)
+
+
+def test_predict_is_the_mean_of_the_neurons(fit, small):
+    particles = {name: np.asarray(value) for name, value in fit.particles.items()}
+    by_hand = np.mean(2 * np.tanh(small.x @ particles["w"].T + particles["b"]), axis=1)
+    np.testing.assert_allclose(fit.predict(small.x), by_hand, rtol=1e-4, atol=1e-6)
+    with pytest.raises(InputError, match="as in training"):
+        fit.predict(np.ones(3))
+
+
+def test_mini_batch_dual_is_the_average_of_each_examples_own_linearisations(small):
+    """Three steps of batches of 10 of 40: thirty duals are averages, ten unseen ones are l'(z) now."""
+    fit = mfpda.fit(jax.random.key(0), small.model, small.data, batch_size=10, **(small.quick | {"outer_steps": 3}))
+    mass = np.asarray(fit.rule.dual(fit.state.rule, 3.0).mass)
+    unseen = mass == 0
+    assert unseen.sum() == 10
+    now = np.asarray(fit.predict(small.x)) - small.data[1]
+    np.testing.assert_allclose(np.asarray(fit.dual)[unseen], now[unseen], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(fit.potential.coefficients, fit.dual / 40, rtol=1e-6)
+    assert fit.potential.gamma == 1
+
+
+def test_select_draws_outer_steps_in_proportion_to_t_plus_one(fit, small):
+    """Algorithm 1's index runs over 2..T+1; chi-square over 2,000 draws at a false-failure rate of 1e-4."""
+    drawn = np.array([fit.select(key).outer_step for key in jax.random.split(jax.random.key(0), 2000)])
+    counts = np.bincount(drawn, minlength=9)[1:]
+    expected = 2000 * 2 * np.arange(2, 10) / (8 * 11)
+    assert expected.sum() == pytest.approx(2000)
+    assert np.sum((counts - expected) ** 2 / expected) < 29.9  # the 1 - 1e-4 quantile of chi-square with 7 degrees
+    flat = np.full(8, 250)
+    assert np.sum((flat - expected) ** 2 / expected) > 29.9  # uniform draws would be seen
+    chosen = fit.select(jax.random.key(1))
+    row = fit.rows[chosen.outer_step - 1]
+    by_hand = np.mean(2 * np.tanh(small.x @ row.particles["w"].T + row.particles["b"]), axis=1)
+    np.testing.assert_allclose(chosen.predict(small.x), by_hand, rtol=1e-4, atol=1e-6)
+
+
+def test_select_needs_a_whole_history(small):
+    thin = mfpda.fit(jax.random.key(0), small.model, small.data, record=mfpda.Record(particles=3), **small.quick)
+    with pytest.raises(InputError, match="every particle"):
+        thin.select(jax.random.key(0))
+    last = mfpda.fit(jax.random.key(0), small.model, small.data, record=mfpda.Record(every=100), **small.quick)
+    assert last.select(jax.random.key(0)).outer_step == 8  # the last step is always recorded
+    kernel = mfpda.ULA(step_size=1e30)
+    none = mfpda.fit(jax.random.key(0), small.model, small.data, kernel=kernel, throw=False, **small.quick)
+    with pytest.raises(InputError, match="recorded outer step"):
+        none.select(jax.random.key(0))
+    with pytest.raises(InputError, match="num"):
+        last.sample(jax.random.key(0), 2.5)
+
+
+@pytest.mark.slow
+def test_sample_gives_any_number_on_the_sites_supports():
+    sites = {"s": dist.HalfNormal(2.0), "a": dist.Uniform(-1.0, 2.0).expand([3]).to_event(1)}
+    h = lambda theta, x: jnp.tanh(theta["s"] * x) * theta["a"][0]  # noqa: E731
+    model = Model.from_function(h, sites, mfpda.losses.Squared(), 0.05)
+    x = np.linspace(-1, 1, 20)
+    fit = mfpda.fit(jax.random.key(0), model, (x, x / 2), particles=20, outer_steps=5, inner_steps=5, progress=False)
+    fresh = fit.sample(jax.random.key(1), 777)
+    assert fresh["s"].shape == (777,)
+    assert bool(jnp.all(fresh["s"] > 0))
+    assert fresh["a"].shape == (777, 3)
+    assert bool(jnp.all((fresh["a"] > -1) & (fresh["a"] < 2)))
+
+
+CASES = {
+    "full batch": {},
+    "mini-batch, latest": {"batch_size": 10, "rule": "latest"},
+    "schedule, resample": {"kernel": mfpda.ULA(step_size=schedules.InverseSqrt(0.01)), "start": "resample"},
+    "stream": {"batch_size": 6, "kernel": mfpda.ULA(step_size=0.003)},
+    "thinned": {"record": mfpda.Record(every=2, sites=("b",), particles=4)},
+}
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, marks=[pytest.mark.slow] * (case == "stream")) for case in CASES])
+def test_a_loaded_fit_predicts_samples_and_goes_on_as_the_original(case, small, tmp_path):
+    data = Stream(draw) if case == "stream" else small.data
+    arguments = small.quick | CASES[case]
+    fit = mfpda.fit(jax.random.key(0), small.model, data, **arguments)
+    fit.save(tmp_path / "run.nc")
+    loaded = mfpda.load(tmp_path / "run.nc", small.model)
+    assert list(tmp_path.iterdir()) == [tmp_path / "run.nc"]
+    assert repr(loaded) == repr(fit)
+    assert loaded.status is Status.FINISHED
+    np.testing.assert_array_equal(loaded.predict(small.x), fit.predict(small.x))
+    np.testing.assert_array_equal(loaded.potential.coefficients, fit.potential.coefficients)
+    key = jax.random.key(7)
+    for name, draws in fit.sample(key, 12).items():
+        np.testing.assert_array_equal(loaded.sample(key, 12)[name], draws)
+    if case != "thinned":
+        assert loaded.select(key).outer_step == fit.select(key).outer_step
+    more = arguments | {"outer_steps": 11}
+    np.testing.assert_array_equal(
+        mfpda.fit(jax.random.key(0), small.model, data, **more, resume=loaded).thetas,
+        mfpda.fit(jax.random.key(0), small.model, data, **more).thetas,
+    )
+
+
+def test_a_kernel_of_ones_own_is_given_when_loading(small, tmp_path):
+    import dataclasses
+
+    @mfpda.plug
+    @dataclasses.dataclass(frozen=True)
+    class Mine(mfpda.ULA):
+        pass
+
+    fit = mfpda.fit(jax.random.key(0), small.model, small.data, kernel=Mine(0.01), **small.quick)
+    fit.save(tmp_path / "run.nc")
+    with pytest.raises(InputError, match=r"made with Mine.*kernel="):
+        mfpda.load(tmp_path / "run.nc", small.model)
+    loaded = mfpda.load(tmp_path / "run.nc", small.model, kernel=Mine(0.01))
+    np.testing.assert_array_equal(loaded.thetas, fit.thetas)
+
+
+def test_saving_over_a_file_leaves_the_old_one_when_it_fails(fit, tmp_path, monkeypatch):
+    path = tmp_path / "run.nc"
+    fit.save(path)
+    old = path.read_bytes()
+
+    def fails(self, file, **_):
+        file.write_bytes(b"half")
+        raise OSError("disk full")
+
+    monkeypatch.setattr("xarray.DataTree.to_netcdf", fails)
+    with pytest.raises(OSError, match="disk full"):
+        fit.save(path)
+    assert path.read_bytes() == old
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_inner_trace_is_what_arviz_judges(small):
+    """chain = particle, draw = inner step, sites with their dims; the step size tuned, then fixed."""
+    fit = mfpda.fit(jax.random.key(0), small.model, small.data, kernel="mala", **(small.quick | {"particles": 100}))
+    trace = fit.trace(jax.random.key(1), draws=300, particles=5)
+    assert dict(trace.sizes) == {"chain": 5, "draw": 300, "w_dim_0": 1}
+    assert trace["b"].dims == ("chain", "draw")
+    assert 0.4 < trace.attrs["acceptance_rate"] < 0.75
+    assert trace.attrs["gradients_per_draw"] == 1
+    assert trace.attrs["step_size"] == pytest.approx(fit.rows[-1].stats["step_size"], rel=1)
+    assert float(arviz.rhat(trace)["b"]) < 1.2
+    assert float(arviz.ess(trace)["b"]) > 50
+    again = fit.trace(jax.random.key(1), draws=300, particles=5)
+    np.testing.assert_array_equal(trace["w"], again["w"])
+    with pytest.raises(mfpda.InputError, match="at most the run's 100 particles"):
+        fit.trace(jax.random.key(1), particles=101)
+
+
+@pytest.mark.slow
+def test_a_trace_stays_with_the_last_potential(small):
+    """Long chains of another kernel have the moments of the last Gibbs density, by quadrature."""
+    fit = mfpda.fit(jax.random.key(0), small.model, small.data, **small.quick)
+    coefficients, gamma = fit.state.coefficients
+    quadrature = mfpda.exact.Quadrature.of(small.model, small.data, (-20, 20), 401)
+    law, _ = quadrature.gibbs(np.asarray(coefficients, float), float(gamma))
+    trace = fit.trace(jax.random.key(1), draws=4000, particles=20, kernel="numpyro:HMC")
+    expected = law.probability @ np.abs(quadrature.thetas[:, 0])
+    means = np.abs(np.asarray(trace["w"])[:, 100:, 0]).mean(axis=1)
+    assert abs(means.mean() - expected) < 5 * means.std(ddof=1) / np.sqrt(len(means))
+    assert trace.attrs["gradients_per_draw"] == 3
+    assert trace.attrs["gamma"] == pytest.approx(8 / 10)
