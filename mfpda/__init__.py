@@ -14,81 +14,28 @@ from mfpda.errors import (
     Status,
     Terminated,
 )
-from mfpda.judging import estimators
-from mfpda.judging.certificate import Certificate
+from mfpda.judging import Certificate, estimators
 from mfpda.kernels import MALA, ULA, FromBlackJAX, FromNumPyro, GradientDescent, Kernel, StochasticGradient, Underdamped
-from mfpda.persistence.checkpoint import Checkpoint
-from mfpda.problem import distributions, losses
-from mfpda.problem.data import Stream
-from mfpda.problem.distributions import PowerNormal, penalty
-from mfpda.problem.losses import Loss
-from mfpda.problem.model import Model
-from mfpda.problem.potential import GibbsPotential
-from mfpda.progress.history import Record
-from mfpda.registry import plug
-from mfpda.results import diagnostics, features, plots
-from mfpda.results.diagnostics import summary, verdict
-from mfpda.results.fit import Fit, to_inference_data
-from mfpda.results.loading import load
+from mfpda.persistence import Checkpoint
+from mfpda.problem import GibbsPotential, Loss, Model, PowerNormal, Stream, distributions, losses, penalty
+from mfpda.progress import Record
+from mfpda.results import Fit, diagnostics, features, plots, to_inference_data
+from mfpda.results.load import load
+from mfpda.results.summary import summary
+from mfpda.results.verdict import verdict
 from mfpda.rules import DualAveraging, DualCoordinateAscent, DualNewton, FictitiousPlay, Latest, Rule
 from mfpda.starts import Resample, Reweight, Start, Temper, Warm
 
 __version__ = _version("mfpda")
 
+# fmt: off
 __all__ = [
-    "MALA",
-    "ULA",
-    "Certificate",
-    "CertificateStatus",
-    "Checkpoint",
-    "DualAveraging",
-    "DualCoordinateAscent",
-    "DualNewton",
-    "FictitiousPlay",
-    "Fit",
-    "FromBlackJAX",
-    "FromNumPyro",
-    "GibbsPotential",
-    "GradientDescent",
-    "HighDimensionWarning",
-    "InputError",
-    "Kernel",
-    "Latest",
-    "Loss",
-    "Model",
-    "NotConvexWarning",
-    "PowerNormal",
-    "Record",
-    "Resample",
-    "Reweight",
-    "Rule",
-    "RunError",
-    "Start",
-    "Status",
-    "StochasticGradient",
-    "Stream",
-    "Temper",
-    "Terminated",
-    "Underdamped",
-    "Warm",
-    "diagnostics",
-    "distributions",
-    "estimators",
-    "exact",
-    "features",
-    "fit",
-    "kernels",
-    "load",
-    "losses",
-    "penalty",
-    "plots",
-    "plug",
-    "rules",
-    "schedules",
-    "starts",
-    "studies",
-    "summary",
-    "theory",
-    "to_inference_data",
-    "verdict",
+    "MALA", "ULA", "Certificate", "CertificateStatus", "Checkpoint", "DualAveraging", "DualCoordinateAscent",
+    "DualNewton", "FictitiousPlay", "Fit", "FromBlackJAX", "FromNumPyro", "GibbsPotential", "GradientDescent",
+    "HighDimensionWarning", "InputError", "Kernel", "Latest", "Loss", "Model", "NotConvexWarning", "PowerNormal",
+    "Record", "Resample", "Reweight", "Rule", "RunError", "Start", "Status", "StochasticGradient", "Stream", "Temper",
+    "Terminated", "Underdamped", "Warm", "diagnostics", "distributions", "estimators", "exact", "features", "fit",
+    "kernels", "load", "losses", "penalty", "plots", "rules", "schedules", "starts", "studies", "summary", "theory",
+    "to_inference_data", "verdict",
 ]
+# fmt: on

@@ -1,45 +1,48 @@
-"""The command line, thin over the library: ``mfpda run FILE``, ``mfpda resume FOLDER``, ``mfpda certify RUN.nc``,
-``mfpda summary RUN.nc``, ``mfpda study FILE`` and ``mfpda kernels``."""
+"""The command line: ``mfpda run``, ``resume``, ``certify``, ``summary``, ``study`` and ``kernels``."""
 
 import argparse
 import dataclasses
 import hashlib
 import importlib.metadata
 import importlib.util
+import inspect
+import re
 import sys
+import typing
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
 from mfpda import studies
 from mfpda.core import schedules
-from mfpda.distributed import processes
-from mfpda.distributed.mesh import is_writer
-from mfpda.engine.fit import fit, suited
+from mfpda.distributed import is_writer, processes
+from mfpda.engine.fit import fit
 from mfpda.errors import InputError, RunError, Status, Terminated
-from mfpda.kernels import KERNELS
-from mfpda.kernels.base import is_adjusted
-from mfpda.persistence import files as storage
-from mfpda.persistence.checkpoint import Checkpoint
-from mfpda.progress.history import Record
-from mfpda.registry import settings_of
+from mfpda.kernels import KERNELS, with_step_size
+from mfpda.persistence import Checkpoint, SavedRun, files
+from mfpda.progress import Record
+from mfpda.registry import Registry
 from mfpda.results import plots
-from mfpda.results.diagnostics import summary, verdict
-from mfpda.results.loading import Kept, load
+from mfpda.results.load import load
+from mfpda.results.summary import summary
+from mfpda.results.verdict import verdict
 from mfpda.rules import RULES
 from mfpda.starts import STARTS
 
 MODEL_FILE = "model_file"  # the attribute of a saved run that says where its model is declared
 MODEL = "model", "data"  # what a file of a model defines
 STUDY = "study", "claims", "figure"
+PLUGS: dict[str, Registry] = {"rule": RULES, "kernel": KERNELS, "start": STARTS}
+ONLY_IN_PYTHON = "record", "metrics", "checkpoint", "resume", "devices", "progress", "throw"  # or in another form
 PYTHON_NAMES = ("mfpda.MALA(step_size=0.01)", "mfpda.FromBlackJAX(blackjax.hmc, num_integration_steps=5)")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; 0 when it did its work, 1 when a run failed, 2 when the input was refused."""
+    """Run a command. Returns 0 for success, 1 for a failed run, 2 for refused input."""
     options = _parser().parse_args(arguments)
     options.arguments = sys.argv[1:] if arguments is None else arguments
     try:
@@ -50,12 +53,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Fit the model of a file, print its summary, and write what was asked for, also of a run that failed."""
+    """Fit the model of a file, print its summary, and save the results, even if the run failed."""
     return _in_processes(options, _run)
 
 
 def _in_processes(options: argparse.Namespace, command: Callable[[argparse.Namespace], int]) -> int:
-    """A command in this process alone, in several that are started here, or as one of those."""
+    """Run a command in this process, in several processes that are started here, or as one of those."""
     processes.check(options.coordinator, options.processes, options.process)
     if options.coordinator is not None:
         if options.launched:
@@ -66,14 +69,14 @@ def _in_processes(options: argparse.Namespace, command: Callable[[argparse.Names
         code = processes.launch(options.arguments, options.processes)
         folder = getattr(options, "folder", None) or getattr(options, "checkpoint", None)
         if code == 1 and folder and Path(folder).is_dir():
-            print(f"mfpda: `mfpda resume {folder}` goes on from its last checkpoint", file=sys.stderr)
+            print(f"mfpda: `mfpda resume {folder}` resumes from its last checkpoint", file=sys.stderr)
         return code
     return command(options)
 
 
 def _run(options: argparse.Namespace) -> int:
     for path in filter(None, (options.out, options.figure)):
-        storage.check_writable(path)
+        files.check_writable(path)
     module = _module(options.file, *MODEL)
     settings = dict(getattr(module, "settings", {}))
     arguments = settings | _overrides(options, settings)
@@ -88,9 +91,9 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def resume(options: argparse.Namespace) -> int:
-    """Go on with a run from the folder of its checkpoint: it ends with the same bits as if it had never stopped."""
-    begun = Kept.read(options.folder).beginning.facts["origin"].get("options", {})
-    if begun.get("launched") and options.processes is None:  # in as many processes as it was started in
+    """Resume a run from its checkpoint. It ends bit for bit as if it had never been interrupted."""
+    begun = SavedRun.read(options.folder).origin.get("options", {})
+    if begun.get("launched") and options.processes is None:  # in the number of processes that it was started in
         options.processes = begun["processes"]
         options.arguments = [*options.arguments, "--processes", str(begun["processes"])]
     return _in_processes(options, _resume)
@@ -98,26 +101,24 @@ def resume(options: argparse.Namespace) -> int:
 
 def _resume(options: argparse.Namespace) -> int:
     for path in filter(None, (options.out, options.figure)):
-        storage.check_writable(path)
-    kept = Kept.read(options.folder)
-    origin = kept.beginning.facts["origin"]
+        files.check_writable(path)
+    saved = SavedRun.read(options.folder)
+    origin = saved.origin
     if "file" not in origin:
-        advice = "Go on with it in Python: mfpda.fit(..., resume=folder)."
+        advice = "Resume it in Python: mfpda.fit(..., resume=folder)."
         raise InputError("a checkpoint of `mfpda run`", "one that was made in Python", advice)
     file = options.model or origin["file"]
     if not Path(file).is_file():
-        advice = "If it has moved, say where: mfpda resume FOLDER --model FILE.py."
+        advice = "If it has moved, give its place: mfpda resume FOLDER --model FILE.py."
         raise InputError("the model file of the run", f"no file at {file!r}", advice)
     if _digest(file) != origin["digest"]:
         advice = "Give the file as it was: mfpda resume FOLDER --model FILE.py."
-        raise InputError(
-            "the model file of the run", f"that {file!r} has been changed since (its digest differs)", advice
-        )
+        raise InputError("the model file of the run", f"that {file!r} has changed (its digest differs)", advice)
     module = _module(file, *MODEL)
     begun = argparse.Namespace(**origin["options"])
     settings = dict(getattr(module, "settings", {}))
     arguments = settings | _overrides(begun, settings)
-    arguments["outer_steps"] = options.outer_steps or kept.ends[-1]
+    arguments["outer_steps"] = options.outer_steps or saved.ends[-1]
     every, seconds = begun.checkpoint_every or 1, begun.checkpoint_seconds
     arguments |= {"resume": options.folder, "checkpoint": Checkpoint(options.folder, every, seconds)}
     options.file, options.key = file, begun.key
@@ -125,7 +126,7 @@ def _resume(options: argparse.Namespace) -> int:
 
 
 def _fitted(options: argparse.Namespace, module: ModuleType, arguments: dict[str, Any]) -> int:
-    """Fit, print the summary, write what was asked for."""
+    """Fit, print the summary, and save the results."""
     arguments = {"progress": True} | arguments | {"throw": True}
     if options.quiet:
         arguments["progress"] = False
@@ -144,26 +145,25 @@ def _fitted(options: argparse.Namespace, module: ModuleType, arguments: dict[str
     if not is_writer():
         return code
     if result.folder and result.status not in (Status.FINISHED, Status.CERTIFIED):
-        print(f"mfpda: `mfpda resume {result.folder}` goes on after outer step {result.outer_steps}", file=sys.stderr)
+        print(f"mfpda: `mfpda resume {result.folder}` continues after outer step {result.outer_steps}", file=sys.stderr)
     if options.out:
-        named = result.attributes | {MODEL_FILE: str(Path(options.file).resolve())}
-        dataclasses.replace(result, attributes=named).save(options.out)
+        named = {**result.progress.provenance, MODEL_FILE: str(Path(options.file).resolve())}
+        progress = dataclasses.replace(result.progress, provenance=named)
+        dataclasses.replace(result, progress=progress).save(options.out)
     print(summary(result.idata), end="\n\n")
     if options.out:
         print(f"saved {options.out}")
     if options.figure and not result.rows:
         print(f"not drawn: {options.figure}, no outer step was finished")
     elif options.figure:
-        _drawn(
-            lambda: module.figure(result) if hasattr(module, "figure") else plots.stat(result.idata).figure,
-            options.figure,
-        )
+        own = getattr(module, "figure", lambda fit: plots.stat(fit.idata).figure)
+        _drawn(lambda: own(result), options.figure)
         print(f"drawn {options.figure}")
     return code
 
 
 def _origin(options: argparse.Namespace) -> dict[str, Any]:
-    """What ``resume`` needs to make the same call again: the model's file, its digest, and what was asked for."""
+    """What ``resume`` needs to make the same call again: the model's file, its digest, and the options."""
     asked = {name: value for name, value in vars(options).items() if name not in ("command", "arguments")}
     return {"file": str(Path(options.file).resolve()), "digest": _digest(options.file), "options": asked}
 
@@ -173,13 +173,14 @@ def _digest(path: str) -> str:
 
 
 def summarise(options: argparse.Namespace) -> int:
-    print(summary(storage.read(options.file)))
+    """Print a saved run, or several runs stacked as chains, as a table."""
+    print(summary(files.read(options.file)))
     return 0
 
 
 def certify(options: argparse.Namespace) -> int:
-    """Ask a saved run how far it is from the global optimum, and for a verdict in words."""
-    path = options.model or storage.read(options.file).attrs.get(MODEL_FILE)
+    """Bound the distance of a saved run to the global optimum, and give a verdict in words."""
+    path = options.model or files.read(options.file).attrs.get(MODEL_FILE)
     if path is None:
         advice = f"The model is code and is not in the file: mfpda certify {options.file} --model FILE.py."
         raise InputError("the Python file of the model", "none named in the run", advice)
@@ -189,23 +190,23 @@ def certify(options: argparse.Namespace) -> int:
 
 
 def study(options: argparse.Namespace) -> int:
-    """Make the runs behind a figure: the data set, the figure, and whether what was claimed holds."""
+    """Make the runs behind a figure: save the data set, draw the figure, and check the claims."""
     module, folder = _module(options.file, *STUDY), Path(options.out)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError("a folder to write to", f"{options.out!r}: {error.strerror}", "Give another --out.") from None
     path = folder / f"{Path(options.file).stem}{'_quick' if options.quick else ''}.nc"
-    storage.check_writable(path)
+    files.check_writable(path)
     if options.redraw:
-        dataset = storage.read_dataset(path)
+        dataset = files.read_dataset(path)
     else:
         try:
             dataset = studies.run(module, options.quick, folder)
         except KeyboardInterrupt:
-            print("mfpda: stopped. The same command goes on from the runs that were finished.", file=sys.stderr)
+            print("mfpda: stopped. The same command continues from the finished runs.", file=sys.stderr)
             return 1
-        storage.write_dataset(dataset, path)
+        files.write_dataset(dataset, path)
         print(f"saved {path} after {dataset.attrs['seconds']:.0f} s")
     claims = module.claims(dataset)
     if not all(isinstance(claim, studies.Claim) for claim in claims):
@@ -228,8 +229,8 @@ def list_kernels(options: argparse.Namespace) -> int:
     for name in KERNELS:
         try:
             kernel = KERNELS.resolve(name)
-            settings = ", ".join(f"{setting}={value!r}" for setting, value in settings_of(kernel).items())
-            law = f"adjusted, tuned to {kernel.target_acceptance}" if is_adjusted(kernel) else "unadjusted"
+            settings = ", ".join(f"{setting}={value!r}" for setting, value in kernel.settings_by_name.items())
+            law = f"adjusted, tuned to {kernel.target_acceptance}" if kernel.adjusted else "unadjusted"
             rows.append((name, law, settings))
         except InputError as error:  # a library that is not installed
             rows.append((name, "", str(error)))
@@ -246,108 +247,125 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"mfpda {importlib.metadata.version('mfpda')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    command = commands.add_parser("run", help="fit the model of a file", description=run.__doc__)
-    command.set_defaults(command=run)
+    def add(name: str, function: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=text, description=function.__doc__)
+        command.set_defaults(command=function)
+        return command
+
+    command = add("run", run, "fit the model of a file")
     command.add_argument("file", help="a Python file with `model`, `data(key)` and `settings`, as in models/")
-    _add_results(command)
-    command.add_argument("--key", type=int, default=0, help="seed of the random key (default 0)")
-    command.add_argument("--checkpoint", metavar="FOLDER", help="a new folder to keep the run in, for mfpda resume")
+    _add_key(command)
+    command.add_argument("--checkpoint", metavar="FOLDER", help="a new folder to write the run to, for mfpda resume")
     command.add_argument(
-        "--checkpoint-every", type=int, metavar="K", help="outer steps between checkpoints (default 1)"
+        "--checkpoint-every", type=int, metavar="N", help="outer steps between checkpoints (default 1)"
     )
-    command.add_argument("--checkpoint-seconds", type=float, metavar="S", help="seconds between them, instead")
-    settings = command.add_argument_group("arguments of fit (default: the file's settings)")
-    settings.add_argument("--rule", metavar="NAME", help=", ".join([*RULES, *RULES.also]))
-    settings.add_argument("--kernel", metavar="NAME", help=", ".join(KERNELS))
-    settings.add_argument("--step-size", metavar="SCHEDULE", help="auto, 0.01 or inverse_sqrt:0.1")
-    settings.add_argument("--start", metavar="NAME", help=", ".join(STARTS))
-    settings.add_argument("--particles", type=int, metavar="M")
-    settings.add_argument("--outer-steps", type=int, metavar="T")
-    settings.add_argument("--inner-steps", metavar="SCHEDULE", help="20 or linear:5")
-    settings.add_argument("--batch-size", metavar="B", help="a number, or none for the full batch")
-    settings.add_argument("--certify-every", type=int, metavar="K")
-    settings.add_argument("--stop-at-gap", type=float, metavar="EPS")
-    settings.add_argument(
-        "--memory", type=float, metavar="GIB", help="for intermediate results (default: a quarter of what is free)"
-    )
-    settings.add_argument("--record-every", type=int, metavar="K")
-    settings.add_argument("--record-particles", type=int, metavar="M")
-    settings.add_argument("--record-sites", metavar="A,B")
-    _add_processes(command)
-
-    command = commands.add_parser("resume", help="go on with a run from its checkpoint", description=resume.__doc__)
-    command.set_defaults(command=resume)
-    command.add_argument("folder", help="the folder of mfpda run --checkpoint")
+    command.add_argument("--checkpoint-seconds", type=float, metavar="S", help="seconds between checkpoints, instead")
     _add_results(command)
-    command.add_argument("--model", metavar="FILE.py", help="the file of its model, if it has moved since")
-    command.add_argument("--outer-steps", type=int, metavar="T", help="outer steps in all, if more than were asked for")
-    _add_processes(command)
+    _add_fit_options(command.add_argument_group("arguments of fit (default: the file's settings)"))
 
-    command = commands.add_parser(
-        "certify", help="bound a saved run's distance to the optimum", description=certify.__doc__
-    )
-    command.set_defaults(command=certify)
+    command = add("resume", resume, "resume a run from its checkpoint")
+    command.add_argument("folder", help="the folder of mfpda run --checkpoint")
+    command.add_argument("--model", metavar="FILE.py", help="the file of its model, if it has moved")
+    command.add_argument("--outer-steps", type=int, metavar="N", help="a larger number of outer steps in all")
+    _add_results(command)
+
+    command = add("certify", certify, "bound a saved run's distance to the optimum")
     command.add_argument("file", metavar="RUN.nc")
     command.add_argument("--model", metavar="FILE.py", help="the file of its model (default: the one it was run from)")
-    command.add_argument("--key", type=int, default=0, help="seed of the random key (default 0)")
+    _add_key(command)
 
-    command = commands.add_parser("summary", help="print a saved run as a table", description=summary.__doc__)
-    command.set_defaults(command=summarise)
-    command.add_argument("file", metavar="RUN.nc")
+    add("summary", summarise, "print a saved run as a table").add_argument("file", metavar="RUN.nc")
 
-    command = commands.add_parser("study", help="make the runs behind a figure", description=study.__doc__)
-    command.set_defaults(command=study)
+    command = add("study", study, "make the runs behind a figure")
     command.add_argument("file", help="a Python file with study(quick), claims(dataset) and figure(dataset)")
     command.add_argument("--quick", action="store_true", help="a small version, to see that it works")
     command.add_argument("--out", metavar="DIR", default="results", help="for NAME.nc, .png and .txt (default results)")
-    command.add_argument("--redraw", action="store_true", help="claims and figure anew, from the NAME.nc there")
+    command.add_argument("--redraw", action="store_true", help="only draw the figure and check the claims of NAME.nc")
 
-    command = commands.add_parser("kernels", help="list the kernels", description=list_kernels.__doc__)
-    command.set_defaults(command=list_kernels)
+    add("kernels", list_kernels, "list the kernels")
     return parser
 
 
+def _add_key(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--key", type=int, default=0, help="seed of the random key (default 0)")
+
+
 def _add_results(command: argparse.ArgumentParser) -> None:
-    """What a command that fits is to write and show."""
+    """The options of a command that fits: what it writes and shows, and its processes."""
     command.add_argument("--out", metavar="RUN.nc", help="save the fit as netCDF, for ArviZ and mfpda.load")
     command.add_argument("--figure", metavar="RUN.png", help="draw the file's figure(fit), or the risk if it has none")
     command.add_argument("--quiet", action="store_true", help="no progress bar")
-
-
-def _add_processes(command: argparse.ArgumentParser) -> None:
     several = command.add_argument_group(
         "several processes, which share the particles",
-        "On one machine: --processes 2. On several, the same command on each with a --process of its own, and with the "
-        "--coordinator where process 0 runs: --coordinator 10.0.0.1:9876 --processes 4 --process 1. Each needs the "
-        "file and its data; process 0 writes.",
+        "On one machine: --processes 2. On several machines: the same command on each with its own --process, and with "
+        "the --coordinator where process 0 runs: --coordinator 10.0.0.1:9876 --processes 4 --process 1. Each needs the "
+        "file and its data. Process 0 writes.",
     )
     several.add_argument("--processes", type=int, metavar="N", help="how many there are (default 1)")
     several.add_argument("--coordinator", metavar="HOST:PORT", help="where process 0 listens")
-    several.add_argument("--process", type=int, metavar="K", help="which one this is, from 0 to N - 1")
+    several.add_argument("--process", type=int, metavar="K", help="the number of this one, from 0 to N - 1")
     several.add_argument("--launched", action="store_true", help=argparse.SUPPRESS)
+
+
+def _add_fit_options(group: argparse._ArgumentGroup) -> None:
+    for name, option in fit_options().items():
+        group.add_argument(f"--{name.replace('_', '-')}", metavar=option.metavar, help=option.help)
+    group.add_argument("--step-size", metavar="SCHEDULE", help="of the kernel: auto, 0.01 or inverse_sqrt:0.1")
+    group.add_argument("--record-every", type=int, metavar="N", help="outer steps between recorded ones")
+    group.add_argument("--record-particles", type=int, metavar="N", help="particles in the history")
+    group.add_argument("--record-sites", metavar="A,B", help="sites in the history")
+
+
+class Option(NamedTuple):
+    """An argument of ``fit`` on the command line: how its text becomes a value, and how it is shown."""
+
+    convert: Callable[[str], Any]
+    metavar: str
+    help: str
+
+
+def fit_options() -> dict[str, Option]:
+    """The arguments of ``fit`` that have a form on the command line, from its signature and its docstring."""
+    hints, found = typing.get_type_hints(fit), {}
+    for name, parameter in inspect.signature(fit).parameters.items():
+        kinds = typing.get_args(hints[name]) or (hints[name],)
+        if parameter.kind is not parameter.KEYWORD_ONLY or name in ONLY_IN_PYTHON:
+            continue
+        if name in PLUGS:
+            found[name] = Option(str, "NAME", ", ".join([*PLUGS[name], *PLUGS[name].also]))
+        elif int not in kinds:
+            found[name] = Option(partial(_number, float, name), "NUMBER", _documented(name))
+        elif len(kinds) == 1:
+            found[name] = Option(partial(_number, int, name), "N", _documented(name))
+        elif len(kinds) == 2:
+            found[name] = Option(partial(_number_or_none, name), "N", _documented(name) + " Or none.")
+        else:
+            found[name] = Option(_schedule, "SCHEDULE", _documented(name) + " 20 or linear:5.")
+    return found
+
+
+def _documented(name: str) -> str:
+    """The first sentence that the docstring of ``fit`` has for an argument."""
+    found = re.search(rf"^ *{name}: (.*?[.])(?:\s|$)", fit.__doc__ or "", re.DOTALL | re.MULTILINE)
+    return " ".join(found[1].split()).replace("%", "%%") if found else ""
 
 
 def _overrides(options: argparse.Namespace, settings: dict[str, Any]) -> dict[str, Any]:
     """The arguments of fit that the command line gives."""
     given: dict[str, Any] = {
-        name: getattr(options, name)
-        for name in ("rule", "kernel", "start", "particles", "outer_steps", "certify_every", "stop_at_gap", "memory")
+        name: option.convert(getattr(options, name))
+        for name, option in fit_options().items()
         if getattr(options, name) is not None
     }
-    if options.inner_steps is not None:
-        parsed = schedules.parse(options.inner_steps)
-        given["inner_steps"] = parsed if callable(parsed) or parsed != round(parsed) else int(parsed)
-    if options.batch_size is not None:
-        given["batch_size"] = None if options.batch_size == "none" else _whole(options.batch_size, "batch size")
     rule = given.get("rule", settings.get("rule", "dual_averaging"))
-    default = "mala" if rule == "auto" else suited(RULES.resolve(rule))["kernel"]  # which suits whatever is picked
+    default = "mala" if rule == "auto" else RULES.resolve(rule).defaults.kernel  # "auto" may choose either
     in_file = KERNELS.resolve(settings.get("kernel", default))
     if given.get("kernel") == KERNELS.name_of(in_file):
         given["kernel"] = in_file  # the kernel of the file keeps the file's step size
     if options.step_size is not None:
         kernel = KERNELS.resolve(given.get("kernel", in_file))
         step_size = "auto" if options.step_size == "auto" else schedules.parse(options.step_size)
-        given["kernel"] = dataclasses.replace(kernel, step_size=step_size)
+        given["kernel"] = with_step_size(kernel, step_size)
     record = {
         "every": options.record_every,
         "particles": options.record_particles,
@@ -359,15 +377,27 @@ def _overrides(options: argparse.Namespace, settings: dict[str, Any]) -> dict[st
     return given
 
 
-def _whole(text: str, name: str) -> int:
+def _number(kind: type, name: str, text: str, otherwise: str = "") -> Any:
     try:
-        return int(text)
+        return kind(text)
     except ValueError:
-        raise InputError(f"a whole number as {name}, or none", repr(text), "Give 50, say.") from None
+        what = "whole number" if kind is int else "number"
+        expected = f"a {what} as --{name.replace('_', '-')}{otherwise}"
+        raise InputError(expected, repr(text), "Give 50, for example.") from None
+
+
+def _number_or_none(name: str, text: str) -> int | None:
+    return None if text == "none" else _number(int, name, text, ", or none")
+
+
+def _schedule(text: str) -> Any:
+    """A schedule, or a number that is an int if it is whole."""
+    parsed = schedules.parse(text)
+    return parsed if callable(parsed) or not parsed.is_integer() else int(parsed)
 
 
 def _module(path: str, *needed: str) -> ModuleType:
-    """A file as a module, refused unless it defines what is needed; it may import its neighbours, as a script may."""
+    """A file as a module, refused unless it defines the needed names. Like a script, it may import its neighbours."""
     file = Path(path)
     if not file.is_file():
         raise InputError("a Python file", f"no file at {path!r}", "See models/ for examples.")

@@ -1,7 +1,7 @@
-"""The mean-field limit, exactly: for p <= 2 parameters, integrals over theta by quadrature on a grid, in float64.
+"""The exact mean-field limit for p <= 2 parameters: integrals over theta by quadrature on a grid, in float64.
 
-Dual averaging with exact Gibbs steps is Algorithm 2 of the paper, with estimated predictions Algorithm 4. The optimum
-itself is found by L-BFGS on the dual. These are the yardstick of the particle methods.
+Dual averaging with exact Gibbs steps is Algorithm 2 of the paper, and with estimated predictions Algorithm 4. L-BFGS
+on the dual finds the optimum. Tests measure the particle methods against these.
 
 >>> import numpyro.distributions as dist
 >>> from mfpda.problem.losses import Squared
@@ -26,32 +26,28 @@ from jax import Array
 from scipy.special import logsumexp
 
 from mfpda.errors import InputError
-from mfpda.problem.data import DataSet, check_examples
-from mfpda.problem.losses import Loss
-from mfpda.problem.model import Model
-from mfpda.problem.outputs import Deviations
-from mfpda.problem.potential import GibbsPotential
-from mfpda.rules import Coefficients, DualAveraging, Problem, Rule
+from mfpda.problem import DataSet, Deviations, GibbsPotential, Loss, Model, Problem, bind
+from mfpda.rules import DualAveraging, Rule
 
-EDGE_MASS = 1e-6  # more than this on the outermost nodes means that the grid cuts the density off
+EDGE_MASS = 1e-6  # with more than this on the outermost nodes, the grid cuts the density off
 
 
 class Law(NamedTuple):
-    """A density on the grid: probabilities of the nodes, and log dq/dp0 at them."""
+    """A density on the grid: the probability of each node, and log dq/dp0 there."""
 
     probability: np.ndarray
     log_ratio: np.ndarray
 
 
 class Step(NamedTuple):
-    """The state after one outer step: q_t, its dual g_t, and the quantities that tie them together.
+    """The state after one outer step: q_t, its dual g_t, and how they compare.
 
-    objective = L(q_t) and dual_value = D(g_t). With z the predictions of q_t itself, fenchel_young is
+    objective = L(q_t), dual_value = D(g_t), kl = KL(q_t || q_g). With z the predictions of q_t, fenchel_young is
 
         (1/n) sum_i [ loss(z_i) + loss*(g_i) - g_i . z_i ]                                                          (FY)
 
-    and kl = KL(q_t || q_g), so that objective - dual_value = fenchel_young + T kl. gap is (FY) with the predictions
-    of q_g, L(q_g) - D(g): what a certificate estimates.
+    and objective - dual_value = fenchel_young + T kl. gap = L(q_g) - D(g) is (FY) with the predictions of q_g. A
+    certificate estimates it.
     """
 
     outer_step: int
@@ -80,11 +76,11 @@ class Optimum(NamedTuple):
 
 
 class _GridOutputs(NamedTuple):
-    """What a rule sees, with expectations under a law on the grid in place of particle means."""
+    """The view of the outputs for a rule, with expectations under a law on the grid instead of particle means."""
 
     outputs: Array
     mass: Array
-    particles: Array | float = np.inf  # that their moments rest on: infinitely many, unless they were drawn
+    particles: Array | float = np.inf  # the number of draws behind the moments: infinite for the law itself
 
     def mean(self, batch: Array | None = None) -> Array:
         z = jnp.tensordot(self.mass, self.outputs, axes=1)
@@ -101,11 +97,9 @@ class _GridOutputs(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Quadrature:
-    """A problem on a grid over unconstrained theta: log prior masses of the nodes, the outputs H there."""
+    """A problem on a grid over unconstrained theta: the log prior mass and the outputs H of each node."""
 
-    model: Model
-    x: np.ndarray
-    y: Any
+    problem: Problem  # in double precision
     thetas: np.ndarray
     log_prior: np.ndarray
     outputs: np.ndarray
@@ -113,58 +107,64 @@ class Quadrature:
 
     @classmethod
     def of(cls, model: Model, data: Any, bounds: Any = (-10.0, 10.0), points: int = 401) -> "Quadrature":
-        """The trapezoidal rule on a box; ``bounds`` is (lower, upper), or one such pair per parameter.
+        """Apply the trapezoidal rule on a box. ``bounds`` is (lower, upper), or one such pair per parameter.
 
-        For smooth densities that vanish at the edges its error falls faster than any power of the spacing.
+        For smooth densities that vanish at the edges, its error falls faster than any power of the spacing.
         """
         with jax.enable_x64(True):
-            examples = check_examples(model, *data)
-            p = model.structure(examples.x[0]).size
+            problem = bind(model, *data)
+            p = problem.neuron.size
             if p > 2:
                 raise InputError("a neuron with at most 2 parameters", str(p), "Quadrature needs a grid: use fit.")
             boxes = np.broadcast_to(np.asarray(bounds, float), (p, 2))
             axes = [np.linspace(lower, upper, points) for lower, upper in boxes]
             thetas = np.stack([axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")], axis=-1)
             edge = np.any((thetas == boxes[:, 0]) | (thetas == boxes[:, 1]), axis=1)
-            log_prior, outputs = zip(*_on_grid(model, thetas, examples.x), strict=True)
-            log_weight = np.concatenate(log_prior) + sum(np.log(axis[1] - axis[0]) for axis in axes)
+            log_prior, outputs = map(np.asarray, _on_grid(problem, jnp.asarray(thetas)))
+            log_weight = log_prior + sum(np.log(axis[1] - axis[0]) for axis in axes)
         total = logsumexp(log_weight)
         if abs(total) > 1e-3:
-            raise InputError(
-                "a grid that holds the whole prior",
-                f"prior mass {np.exp(total):.4f} on it",
-                "Widen bounds or raise points.",
-            )
-        y = None if examples.y is None else np.asarray(examples.y)
-        return cls(model, np.asarray(examples.x), y, thetas, log_weight - total, np.concatenate(outputs), edge)
+            found = f"prior mass {np.exp(total):.4f} on it"
+            raise InputError("a grid that holds the whole prior", found, "Widen bounds or raise points.")
+        return cls(problem, thetas, log_weight - total, outputs, edge)
+
+    @property
+    def x(self) -> np.ndarray:
+        return np.asarray(self.problem.x)
+
+    @property
+    def y(self) -> np.ndarray | None:
+        return None if self.problem.y is None else np.asarray(self.problem.y)
+
+    @property
+    def loss(self) -> Loss:
+        return self.problem.loss
 
     @property
     def temperature(self) -> float:
-        return float(self.model.temperature)
+        return float(self.problem.temperature)
 
     def law_of(self, potential: GibbsPotential) -> Law:
-        """exp(-V) of a potential of this model, whose anchors may be others than the data of the grid."""
+        """Return exp(-V), normalised, for a potential of this model. Its anchors may differ from the grid's data."""
         energy = np.asarray(_energies(potential, jnp.asarray(self.thetas, float)), float)
-        # V includes the prior's density, and log_prior its mass on a node: the nodes are equally spaced
+        # V includes the density of the prior: on equally spaced nodes that is proportional to its mass
         return self._held(_law(-energy, self.log_prior)[0])
 
     def gibbs(self, coefficients: np.ndarray, gamma: float = 1.0) -> tuple[Law, float]:
-        """q proportional to exp(-gamma [ sum_i c_i . h(., x_i) / T - log p0 ]), and log E_p0 exp(-sum_i c_i . h / T)
-        at gamma = 1.
+        """Return q proportional to exp(-gamma [ sum_i c_i . h(., x_i) / T - log p0 ]) and its log normaliser, which is
+        log E_p0 exp(-sum_i c_i . h / T) at gamma = 1.
 
-        At gamma < 1 p0 is raised to gamma too, as a density in unconstrained space.
+        At gamma < 1, p0 is raised to gamma too, as a density in unconstrained space.
         """
         law, log_normaliser = self._gibbs(coefficients, gamma)
         return self._held(law), log_normaliser
 
     def _held(self, law: Law) -> Law:
-        """The law, refused where the grid cuts it off."""
-        if law.probability[self.edge].sum() > EDGE_MASS:
-            raise InputError(
-                "a grid that holds the whole Gibbs density",
-                f"mass {law.probability[self.edge].sum():.2g} on its edge",
-                "Widen bounds (and raise points to keep the spacing).",
-            )
+        """Return the law. Refuse it if the grid cuts it off."""
+        outside = law.probability[self.edge].sum()
+        if outside > EDGE_MASS:
+            advice = "Widen bounds (and raise points to keep the spacing)."
+            raise InputError("a grid that holds the whole Gibbs density", f"mass {outside:.2g} on its edge", advice)
         return law
 
     def _gibbs(self, coefficients: np.ndarray, gamma: float = 1.0) -> tuple[Law, float]:
@@ -172,27 +172,28 @@ class Quadrature:
         return _law(gamma * (self.log_prior - energy), self.log_prior)
 
     def predictions(self, law: Law) -> np.ndarray:
-        """z_i = E_q h(theta, x_i)."""
+        """Return z_i = E_q h(theta, x_i)."""
         return np.tensordot(law.probability, self.outputs, axes=1)
 
     def risk(self, z: np.ndarray) -> float:
+        """Return (1/n) sum_i loss(z_i, y_i)."""
         return float(np.mean(self._rows("value", z)))
 
     def kl(self, law: Law) -> float:
-        """KL(q || p0)."""
+        """Return KL(q || p0)."""
         return float(law.probability @ law.log_ratio)
 
     def objective(self, law: Law) -> float:
-        """L(q) = mean loss + T KL(q || p0)."""
+        """Return L(q) = mean loss + T KL(q || p0)."""
         return self.risk(self.predictions(law)) + self.temperature * self.kl(law)
 
     def dual_value(self, g: np.ndarray) -> float:
-        """D(g) = -(1/n) sum_i loss*(g_i, y_i) - T log E_p0 exp(-(1/(nT)) sum_i g_i . h(theta, x_i))."""
+        """Return D(g) = -(1/n) sum_i loss*(g_i, y_i) - T log E_p0 exp(-(1/(nT)) sum_i g_i . h(theta, x_i))."""
         _, log_normaliser = self.gibbs(g / len(self.x))
         return -float(np.mean(self._rows("conjugate", g))) - self.temperature * log_normaliser
 
     def fenchel_young(self, g: np.ndarray, z: np.ndarray) -> float:
-        """(FY): (1/n) sum_i [ loss(z_i) + loss*(g_i) - g_i . z_i ]."""
+        """Return (FY), (1/n) sum_i [ loss(z_i) + loss*(g_i) - g_i . z_i ]."""
         products = np.sum((g * z).reshape(len(z), -1), axis=1)
         return float(np.mean(self._rows("value", z) + self._rows("conjugate", g) - products))
 
@@ -204,67 +205,54 @@ class Quadrature:
         batch_size: int | None = None,
         particles: int | None = None,
     ) -> Iterator[Step]:
-        """The outer rule with exact Gibbs steps, from q1 = p0: Algorithm 2 for dual averaging, one Step per outer step.
+        """Run an outer rule with exact Gibbs steps from q1 = p0. Dual averaging gives Algorithm 2.
 
-        ``particles`` estimates predictions from that many independent draws of q_t, as in Algorithm 4; that and
-        ``batch_size`` need a key.
+        With ``particles``, predictions are means of that many independent draws of q_t, as in Algorithm 4. Random
+        batches and particles need a key.
         """
         if key is None and (batch_size or particles):
-            raise InputError("a key for random batches or particles", "None", "Pass key=jax.random.key(0), say.")
-        key = jax.random.key(0) if key is None else key  # never drawn from when nothing is random
+            raise InputError("a key for random batches or particles", "None", "Pass key=jax.random.key(0).")
+        key = jax.random.key(0) if key is None else key  # not used if nothing is random
         law = self._prior
-        batches = DataSet(
-            jax.random.fold_in(key, 0), check_examples(self.model, self.x, self.y, warn=False), batch_size
-        )
+        batches = DataSet(jax.random.fold_in(key, 0), self.problem, batch_size)
         with jax.enable_x64(True):
-            problem = Problem(
-                None if self.y is None else jnp.asarray(self.y), self.model.loss, jnp.asarray(self.temperature)
-            )
             state = rule.init(len(self.x), self.outputs.shape[2:])
         for t in range(1, outer_steps + 1):
             with jax.enable_x64(True):
                 step_key, draw_key = jax.random.split(jax.random.fold_in(key, t))
                 view = self._seen(law, draw_key, particles)
                 now, batch = jnp.asarray(t, float), batches.at(t)[1]
-                state, (c, gamma) = _updated(rule, step_key, state, now, view, batch, *problem)
-                scattered = rule.on_batch and batch is not None
-                full_c = jnp.zeros((len(self.x), *c.shape[1:])).at[batch].add(c) if scattered else c
-                dual = rule.dual(state, now)
+                state, (c, gamma) = _updated(rule, step_key, state, now, view, batch, self.problem)
+                if rule.on_batch and batch is not None:
+                    c = jnp.zeros((len(self.x), *c.shape[1:])).at[batch].add(c)
+                dual = rule.dual(state)
                 unseen = not bool(jnp.all(dual.mass > 0))
-                g = np.asarray(dual.filled(problem.derivative(view.mean(), None)) if unseen else dual.g)
-            law, _ = self.gibbs(np.asarray(full_c), float(gamma))
-            of_dual, _ = self.gibbs(g / len(self.x))
-            yield Step(
-                outer_step=t,
-                coefficients=np.asarray(full_c),
-                gamma=float(gamma),
-                law=law,
-                dual=g,
-                objective=self.objective(law),
-                dual_value=self.dual_value(g),
-                fenchel_young=self.fenchel_young(g, self.predictions(law)),
-                kl=float(law.probability @ (law.log_ratio - of_dual.log_ratio)),
-                gap=self.fenchel_young(g, self.predictions(of_dual)),
-            )
+                g = np.asarray(dual.filled(self.problem.derivative(view.mean())) if unseen else dual.g)
+            coefficients, gamma = np.asarray(c), float(gamma)
+            law, of_dual = self.gibbs(coefficients, gamma)[0], self.gibbs(g / len(self.x))[0]
+            gap, fenchel_young = (self.fenchel_young(g, self.predictions(each)) for each in (of_dual, law))
+            objective, dual_value = self.objective(law), self.dual_value(g)
+            kl = float(law.probability @ (law.log_ratio - of_dual.log_ratio))
+            yield Step(t, coefficients, gamma, law, g, objective, dual_value, fenchel_young, kl, gap)
 
     def optimum(self, tolerance: float = 1e-10) -> Optimum:
-        """The maximum of D by L-BFGS, refused unless its duality gap is below the tolerance.
+        """Maximise D by L-BFGS, to a duality gap of at most ``tolerance``.
 
-        First over u with g_i = l'(u_i, y_i), which is feasible for every u. Where a loss has flat pieces (the
-        smoothed hinge), l'' = 0 hides the residual there, and D is maximised over g itself, in the box that holds the
+        The first search is over u with g_i = l'(u_i, y_i), which is feasible for every u. On flat pieces of a loss (the
+        smoothed hinge), l'' = 0 hides the residual. The second search is over g itself, in the box that contains the
         conjugate's domain.
         """
         for search in (self._best_over_predictions, self._best_over_duals):
             g = search()
-            z = self.predictions(self._gibbs(g / len(self.x))[0])
+            law, _ = self._gibbs(g / len(self.x))
+            z = self.predictions(law)
             gap = self.fenchel_young(g, z)
-            if gap <= tolerance:
-                law, _ = self.gibbs(g / len(self.x))
+            if gap <= tolerance:  # dual_value refuses a law that the grid cuts off
                 return Optimum(self.objective(law), self.dual_value(g), gap, self.risk(z), self.kl(law), z, g, law)
         raise RuntimeError(f"L-BFGS on the dual stopped at a duality gap of {gap:.2g}, above {tolerance:.2g}.")
 
     def _best_over_predictions(self) -> np.ndarray:
-        """At g = l'(u) the conjugate is u . l'(u) - l(u), and dD/du_i = l''(u_i) (z_i - u_i) / n."""
+        """Maximise D(l'(u)): the conjugate is u . l'(u) - l(u), and dD/du_i = l''(u_i) (z_i - u_i) / n."""
         n, shape = len(self.x), self.outputs.shape[1:]
 
         def negative_dual(flat):
@@ -276,12 +264,11 @@ class Quadrature:
             ascent = np.einsum("nij,nj->ni", second.reshape(n, residual.shape[1], -1), residual)
             return float(np.mean(conjugate)) + self.temperature * log_normaliser, -ascent.ravel()
 
-        u = self.predictions(self._prior)
-        return self._rows("derivative", _minimised(negative_dual, u))
+        return self._rows("derivative", _minimised(negative_dual, self.predictions(self._prior)))
 
     def _best_over_duals(self) -> np.ndarray:
-        """dD/dg_i = (z_i - l*'(g_i)) / n."""
-        n, shape, loss = len(self.x), self.outputs.shape[1:], self.model.loss
+        """Maximise D(g), with dD/dg_i = (z_i - l*'(g_i)) / n."""
+        n, shape = len(self.x), self.outputs.shape[1:]
 
         def negative_dual(flat):
             g = flat.reshape(shape)
@@ -290,12 +277,9 @@ class Quadrature:
             value = float(np.mean(self._rows("conjugate", g))) + self.temperature * log_normaliser
             return value, -ascent.ravel() / n
 
-        ends = [
-            np.broadcast_to(np.asarray(end, float).reshape(-1, *(1,) * (len(shape) - 1)), shape)
-            for end in loss.domain(self.y)
-        ]
-        rounding = np.array([1e-13, -1e-13])  # at an end itself the conjugate has no derivative
-        box = np.stack(ends, axis=-1).reshape(-1, 2) + rounding
+        columns = (np.asarray(end, float).reshape(-1, *(1,) * (len(shape) - 1)) for end in self.loss.domain(self.y))
+        ends = np.stack([np.broadcast_to(column, shape) for column in columns], axis=-1)
+        box = ends.reshape(-1, 2) + np.array([1e-13, -1e-13])  # at an end itself the conjugate has no derivative
         start = self._rows("derivative", self.predictions(self._prior))
         return _minimised(negative_dual, start, box)
 
@@ -305,12 +289,12 @@ class Quadrature:
 
     @functools.cached_property
     def _on_device(self) -> Array:
-        """The outputs where JAX computes, taken there once."""
+        """The outputs on JAX's device, moved there once."""
         with jax.enable_x64(True):
             return jnp.asarray(self.outputs)
 
     def _seen(self, law: Law, key: Array, particles: int | None) -> _GridOutputs:
-        """What a rule sees of a law: all of it, or that many independent draws."""
+        """Return the view of a law for a rule: the whole law, or independent draws of it."""
         if particles is None:
             return _GridOutputs(self._on_device, jnp.asarray(law.probability))
         chosen = np.asarray(jax.random.choice(key, len(law.probability), (particles,), p=jnp.asarray(law.probability)))
@@ -318,28 +302,24 @@ class Quadrature:
         return _GridOutputs(outputs, mass, jnp.asarray(particles, float))
 
     def _rows(self, function: str, z: np.ndarray) -> np.ndarray:
-        """A function of the loss, by its name, at every example."""
+        """Evaluate a function of the loss, given by its name, at every example."""
         with jax.enable_x64(True):
-            return np.asarray(_over_rows(self.model.loss, function, jnp.asarray(z), self.y))
+            return np.asarray(_over_rows(self.loss, function, jnp.asarray(z), self.y))
 
 
-@functools.partial(jax.jit, static_argnames=("loss",))
-def _updated(
-    rule: Rule,
-    key: Array,
-    state: Any,
-    t: Array,
-    view: _GridOutputs,
-    batch: Array | None,
-    y: Any,
-    loss: Loss,
-    temperature: Array,
-) -> tuple[Any, Coefficients]:
-    return rule.update(key, state, t, view, batch, Problem(y, loss, temperature))
+_updated = jax.jit(lambda rule, *arguments: rule.update(*arguments))
+_energies = jax.jit(lambda potential, thetas: jax.lax.map(potential, thetas, batch_size=1000))
+
+
+@jax.jit
+def _on_grid(problem: Problem, thetas: Array) -> tuple[Array, Array]:
+    """Evaluate log p0 and H at the nodes."""
+    outputs = jax.vmap(problem.output, in_axes=(None, 0))
+    return jax.lax.map(lambda theta: (problem.log_prior(theta), outputs(theta, problem.x)), thetas, batch_size=20_000)
 
 
 def _law(log_mass: np.ndarray, log_prior: np.ndarray) -> tuple[Law, float]:
-    """The law whose nodes have masses in these proportions, and the logarithm of their sum."""
+    """Normalise the masses of the nodes to a law, and return the logarithm of their sum too."""
     log_normaliser = logsumexp(log_mass)
     log_q = log_mass - log_normaliser
     inside = np.isfinite(log_prior)
@@ -353,25 +333,8 @@ def _over_rows(loss: Loss, function: str, z: Array, y: Any) -> Array:
     return loss.over_rows(derived.get(function) or getattr(loss, function), z, y)
 
 
-@jax.jit
-def _energies(potential: GibbsPotential, thetas: Array) -> Array:
-    return jax.lax.map(potential, thetas, batch_size=1000)
-
-
 def _minimised(function: Any, start: np.ndarray, box: np.ndarray | None = None) -> np.ndarray:
     options = {"maxiter": 5000, "maxfun": 20000, "maxcor": 50, "ftol": 0.0, "gtol": 0.0}
-    result = scipy.optimize.minimize(
-        function, np.ravel(start), jac=True, method="L-BFGS-B", bounds=box, options=options
-    )
-    return result.x.reshape(start.shape)
-
-
-def _on_grid(
-    model: Model, thetas: np.ndarray, x: Array, chunk: int = 20_000
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """log p0 and H at the nodes, a chunk at a time."""
-    at_rows = jax.vmap(model.output, in_axes=(None, 0))
-    nodes = jax.jit(jax.vmap(lambda theta, x: (model.log_prior(theta, x[0]), at_rows(theta, x)), in_axes=(0, None)))
-    for start in range(0, len(thetas), chunk):
-        log_prior, outputs = nodes(jnp.asarray(thetas[start : start + chunk]), x)
-        yield np.asarray(log_prior), np.asarray(outputs)
+    flat = np.ravel(start)
+    found = scipy.optimize.minimize(function, flat, jac=True, method="L-BFGS-B", bounds=box, options=options)
+    return found.x.reshape(start.shape)

@@ -1,78 +1,104 @@
-"""Plugs: how a class becomes one, and the tables of kernels, rules and starts by name, which drive fit, the command
-line and the tests."""
+"""Plugs (kernels, rules, starts): their base class, and the tables that find them by name."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, dataclass_transform
 
 import jax
 import numpy as np
 
 from mfpda.errors import InputError, listed, nearest
 
-Plug = TypeVar("Plug", bound=type)
+Data = TypeVar("Data", bound=type)
+AnyPlug = TypeVar("AnyPlug", bound="Plug")
+Description = dict[str, Any]  # a plug as JSON can hold it
 
 
-def plug(cls: Plug) -> Plug:
-    """A frozen dataclass as a pytree: its fields are leaves, so their numbers can change without compiling again, but
-    for those whose metadata says ``{"static": True}``.
+def pytree(cls: Data) -> Data:
+    """Register a dataclass as a pytree. Fields are leaves, unless their metadata has ``{"static": True}``.
 
     JAX's own ``register_dataclass`` lets the structures of two classes with the same fields compare equal (0.10 to
-    0.12), so that now and then, when their hashes meet, the program compiled for one kernel runs in place of another's.
+    0.12). When their hashes collide, the program compiled for one class runs in place of the other's.
     """
     static = [field.name for field in dataclasses.fields(cls) if field.metadata.get("static")]
     leaves = [field.name for field in dataclasses.fields(cls) if field.name not in static]
 
-    def flattened(self):
-        keyed = [(jax.tree_util.GetAttrKey(name), getattr(self, name)) for name in leaves]
-        return keyed, tuple(getattr(self, name) for name in static)
+    def flatten(self):
+        return tuple(getattr(self, name) for name in leaves), tuple(getattr(self, name) for name in static)
 
-    def unflattened(settings, values):
+    def flatten_with_keys(self):
+        values, settings = flatten(self)
+        return list(zip(map(jax.tree_util.GetAttrKey, leaves), values, strict=True)), settings
+
+    def unflatten(settings, values):
         self: Any = object.__new__(cls)
-        for name, value in zip([*static, *leaves], [*settings, *values], strict=True):
-            object.__setattr__(self, name, value)
+        vars(self).update(zip([*static, *leaves], [*settings, *values], strict=True))
         return self
 
-    jax.tree_util.register_pytree_with_keys(cls, flattened, unflattened)
+    jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
     return cls
 
 
-class Registry(dict[str, Callable[..., Any]]):
-    """What makes a plug, by name, so that ``fit(kernel="ula")`` means ``fit(kernel=ULA())``.
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+class Plug:
+    """Base class of everything that ``fit`` can swap.
 
-    ``families`` make the plugs of another library from their names there: "family:name" means family(name), also for
-    names that the table does not list. ``parts`` are the tables of settings that are plugs themselves. ``also`` are
-    names that mean something to ``fit`` and stand for no plug.
+    A subclass becomes a frozen dataclass and a pytree by itself: declare fields, and write no decorator. A field is a
+    leaf (see ``pytree``), so its number can change without a recompilation.
+    """
+
+    kind: ClassVar[str] = "plug"
+
+    def __init_subclass__(cls, **options: object) -> None:
+        super().__init_subclass__(**options)
+        dataclasses.dataclass(frozen=True)(cls)
+        pytree(cls)
+
+    @property
+    def settings_by_name(self) -> dict[str, Any]:
+        """The settings of the plug."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+
+
+class Registry(dict[str, Callable[..., AnyPlug]], Generic[AnyPlug]):
+    """A table of plugs by name: ``fit(kernel="ula")`` means ``fit(kernel=ULA())``.
+
+    Every plug extends ``base``. ``families`` wrap other libraries: "family:name" means family(name), even if the table
+    does not list it. ``parts`` are the tables of settings that are plugs themselves. ``also`` are names that ``fit``
+    understands but that are no plugs.
     """
 
     def __init__(
         self,
-        kind: str,
-        plugs: Mapping[str, Callable[..., Any]],
-        families: Mapping[str, Callable[..., Any]] | None = None,
+        base: type[AnyPlug],
+        plugs: Mapping[str, Callable[..., AnyPlug]],
+        families: Mapping[str, Callable[..., AnyPlug]] | None = None,
         parts: Mapping[str, "Registry"] | None = None,
         also: tuple[str, ...] = (),
     ):
         super().__init__(plugs)
-        self.kind = kind
-        self.families = dict(families or {})
-        self.parts = dict(parts or {})
-        self.also = also
+        self.base, self.kind, self.also = base, base.kind, also
+        self.families, self.parts = dict(families or {}), dict(parts or {})
 
-    def resolve(self, plug: Any) -> Any:
-        """The plug itself, or the one that this name stands for, with its default settings."""
+    def resolve(self, plug: object) -> AnyPlug:
+        """Return the plug itself, or build the one of this name with default settings."""
         if isinstance(plug, str):
             return self.build(plug, {})
-        library = (plug if isinstance(plug, type) else type(plug)).__module__.partition(".")[0]
+        if isinstance(plug, self.base):
+            return plug
+        cls = plug if isinstance(plug, type) else type(plug)
+        shown = f"the class {cls.__name__}" if plug is cls else f"a {cls.__name__}"
+        library = cls.__module__.partition(".")[0]
         if library in self.families:
             advice = f"Wrap it: mfpda.{self.families[library].__name__}(...)."
-            raise InputError(f"a {self.kind} object", f"{_shown(plug)} of {library} itself", advice)
-        if isinstance(plug, type):
-            raise InputError(f"a {self.kind} object", f"the class {plug.__name__}", f"Call it: {plug.__name__}().")
-        return plug
+            raise InputError(f"a {self.kind} object", f"{shown} of {library} itself", advice)
+        if plug is cls and issubclass(cls, self.base):
+            raise InputError(f"a {self.kind} object", shown, f"Call it: {cls.__name__}().")
+        advice = f"Use one of {listed(self)}, or a subclass of mfpda.{self.base.__name__}."
+        raise InputError(f"a {self.kind}", shown if plug is cls else repr(plug), advice)
 
-    def build(self, name: str, settings: Mapping[str, Any]) -> Any:
-        """The plug of this name with these settings."""
+    def build(self, name: str, settings: Mapping[str, Any]) -> AnyPlug:
+        """Build the plug of this name with these settings."""
         if name in self:
             return self[name](**settings)
         family, _, member = name.partition(":")
@@ -89,59 +115,37 @@ class Registry(dict[str, Callable[..., Any]]):
         """Whether a plug can be built from this name."""
         return name in self or name.partition(":")[0] in self.families
 
-    def name_of(self, plug: Any) -> str:
-        """The name a plug is registered under, or its class name."""
+    def name_of(self, plug: AnyPlug) -> str:
+        """Return the name that a plug is registered under, or the name of its class."""
         if type(plug) in self.families.values():
-            return plug.name
+            return plug.name  # type: ignore[attr-defined]
         return next((name for name, cls in self.items() if type(plug) is cls), type(plug).__name__)
 
-    def described(self, plug: Any) -> dict[str, Any]:
-        """A plug as JSON can hold it: its name and its settings."""
-        settings = {
-            name: self.parts[name].described(value) if name in self.parts else _as_json(value)
-            for name, value in settings_of(plug).items()
-        }
+    def describe(self, plug: AnyPlug) -> Description:
+        """Describe a plug by its name and settings, in values that JSON can hold."""
+        settings = plug.settings_by_name
+        parts = {key: table.describe(settings[key]) for key, table in self.parts.items() if key in settings}
+        settings = {key: parts[key] if key in parts else _as_json(value) for key, value in settings.items()}
         return {"name": self.name_of(plug), "settings": settings}
 
-    def rebuilt(self, description: dict[str, Any]) -> Any:
-        """The plug that was described so; refused where its class is not registered, or a setting could not be kept."""
+    def rebuild(self, description: Description) -> AnyPlug:
+        """Build the plug of this description. Refuse it if its class is not registered or a setting was not saved."""
         name, settings = description["name"], description["settings"]
         lost = [key for key, value in settings.items() if isinstance(value, dict) and not self._can_rebuild(key, value)]
         if lost or not self.knows(name):
-            raise InputError(
-                f"a registered {self.kind} ({listed(self)})",
-                f"a run made with {name}" + (f" and a {listed(lost)} that is code of yours" if lost else ""),
-                f"Pass the one it was made with: load(path, model, {self.kind}=...).",
-            )
-        return self.build(
-            name,
-            {
-                key: self.parts[key].rebuilt(value) if key in self.parts else _from_json(value)
-                for key, value in settings.items()
-            },
-        )
+            found = f"a run made with {name}" + (f" and a {listed(lost)} that is code of yours" if lost else "")
+            advice = f"Pass the one it was made with: load(path, model, {self.kind}=...)."
+            raise InputError(f"a registered {self.kind} ({listed(self)})", found, advice)
+        parts = {key: table.rebuild(settings[key]) for key, table in self.parts.items() if key in settings}
+        numbers = {key: np.asarray(value) if isinstance(value, list) else value for key, value in settings.items()}
+        return self.build(name, {**numbers, **parts})
 
-    def _can_rebuild(self, key: str, description: dict[str, Any]) -> bool:
-        """Whether a setting that is no number, but was described, can be made again."""
+    def _can_rebuild(self, key: str, description: Description) -> bool:
+        """Whether a setting can be built from its description."""
         return key in self.parts and self.parts[key].knows(description["name"])
 
 
-def settings_of(plug: Any) -> dict[str, Any]:
-    """The settings a plug was made with, by name: its fields, or what an adapter says they are."""
-    if hasattr(plug, "named_settings"):
-        return plug.named_settings
-    return {field.name: getattr(plug, field.name) for field in dataclasses.fields(plug)}
-
-
 def _as_json(value: Any) -> Any:
-    if hasattr(value, "dtype"):
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
         return np.asarray(value).tolist()
     return value if isinstance(value, (int, float, str, type(None))) else {"unsaved": repr(value)}
-
-
-def _from_json(value: Any) -> Any:
-    return np.asarray(value) if isinstance(value, list) else value
-
-
-def _shown(plug: Any) -> str:
-    return f"the class {plug.__name__}" if isinstance(plug, type) else f"a {type(plug).__name__}"

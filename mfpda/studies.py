@@ -1,32 +1,14 @@
-"""Studies: many runs behind one figure. A file of one has three functions, and ``mfpda study FILE`` calls them:
+"""Studies: many runs behind one figure. ``mfpda study FILE`` calls three functions of a file:
 
-study(quick) -> xarray.Dataset      every run, with a dimension "seed" to take errors over
-claims(dataset) -> [Claim, ...]     what was to be shown, whether it holds, and the numbers
+study(quick) -> xarray.Dataset      the results of all runs; errors are taken over its dimension "seed"
+claims(dataset) -> [Claim, ...]     each claim, whether it holds, and the numbers
 figure(dataset)                     the matplotlib figure
 
-A study that is interrupted, killed or fails keeps its finished runs, and goes on from them when it is started again,
-unless its code was changed. A whole one, of how the risk depends on the number of particles:
-
-    from mfpda import fit, plots
-    from mfpda.studies import lower, sweep
-
-    def study(quick):
-        def run(particles, seed):
-            result = fit(jax.random.key(seed), model, data, particles=particles, progress=False)
-            return {"risk": result.groups["outer_stats"]["risk"].isel(chain=0)[-1].item()}
-
-        return sweep(run, particles=[50, 500], seed=range(3 if quick else 10))
-
-    def claims(dataset):
-        few, many = (dataset["risk"].sel(particles=m) for m in (50, 500))
-        return [lower("more particles have a lower risk", many, few)]
-
-    def figure(dataset):
-        return plots.band(dataset["risk"]).figure
+A study that stops early keeps its finished runs. The next start reuses them, unless the code of the study has changed.
+``tutorials/guides/extending.md`` has a complete example.
 """
 
 import ast
-import contextlib
 import hashlib
 import importlib.metadata
 import itertools
@@ -35,29 +17,30 @@ import platform
 import shutil
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy.stats
 import xarray as xr
+from numpy.typing import ArrayLike
 from tqdm import tqdm
 
+from mfpda.distributed.signals import catch_stop_signals
 from mfpda.errors import InputError, listed
 from mfpda.persistence import files as storage
-from mfpda.results.fit import versions
+from mfpda.persistence import versions
 
-LEVEL = 0.975  # of a claim that something is above or below something else
-_kept: ContextVar[Iterator[Path] | None] = ContextVar("kept", default=None)  # a folder for each sweep of a study
+LEVEL = 0.975  # confidence of a claim that one number is above or below another
+_sweep_folders: ContextVar[Iterator[Path] | None] = ContextVar("sweep_folders", default=None)  # one for each sweep
 
 
 class Claim(NamedTuple):
-    """Something that a paper says, whether it was found to hold, and the numbers that say so; None is undecided.
+    """A claim, whether it holds (None if undecided), and the measured numbers.
 
     >>> print(Claim("smaller is better", True, "error 0.10 +- 0.01 against 0.20 +- 0.02"))
     holds: smaller is better (error 0.10 +- 0.01 against 0.20 +- 0.02)
@@ -84,26 +67,26 @@ class Estimate(NamedTuple):
     seeds: int
 
     @classmethod
-    def of(cls, values: Any, test_share: float = 0.0) -> "Estimate":
-        """The mean of one number per seed.
+    def of(cls, values: ArrayLike, test_share: float = 0.0) -> "Estimate":
+        """Average one number per seed.
 
-        Where seeds are random splits of one set of examples, they are not independent: give the number of examples to
-        test over that to train as ``test_share``, and the error is sqrt(1/seeds + test_share) standard deviations
-        (Nadeau and Bengio 2003) and not sqrt(1/seeds).
+        If seeds are random splits of one set of examples, they are not independent. Then give the number of test
+        examples divided by the number of training examples as ``test_share``. The error becomes
+        sqrt(1/seeds + test_share) standard deviations (Nadeau and Bengio 2003) instead of sqrt(1/seeds).
         """
-        if getattr(values, "ndim", 1) != 1:
-            found = f"dimensions {listed(map(str, getattr(values, 'dims', values.shape)))}"
-            raise InputError("one number per seed", found, "Select values of the other dimensions first.")
+        if np.ndim(values) != 1:
+            found = f"dimensions {listed(map(str, getattr(values, 'dims', np.shape(values))))}"
+            raise InputError("one number per seed", found, "Select one value of each other dimension first.")
         values = np.asarray(values, float)
         spread = float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
         return cls(float(np.mean(values)), spread * math.sqrt(1 / len(values) + test_share), len(values))
 
     def above(self, value: float) -> bool:
-        """Whether the mean is above a value, at level 0.975 by Student's quantile."""
+        """Whether the mean is above the value at level 0.975, by Student's quantile."""
         return self.mean - value > float(scipy.stats.t.ppf(LEVEL, max(self.seeds - 1, 1))) * self.error
 
     def below(self, value: float) -> bool:
-        """Whether the mean is below a value, at level 0.975."""
+        """Whether the mean is below the value at level 0.975."""
         return (-self).above(-value)
 
     def __neg__(self) -> "Estimate":
@@ -113,8 +96,8 @@ class Estimate(NamedTuple):
         return f"{self.mean:.3g} +- {self.error:.2g}"
 
 
-def lower(text: str, smaller: Any, larger: Any, test_share: float = 0.0) -> Claim:
-    """The claim that one number is below another, judged by their difference seed by seed.
+def lower(text: str, smaller: ArrayLike, larger: ArrayLike, test_share: float = 0.0) -> Claim:
+    """Claim that one number is below another, judged by their difference for each seed.
 
     >>> print(lower("pears are lighter", [1.0, 2.0, 3.0, 4.0], [2.0, 3.1, 4.0, 5.1]))
     holds: pears are lighter (2.5 +- 0.65 against 3.55 +- 0.66; difference 1.05 +- 0.029)
@@ -122,28 +105,28 @@ def lower(text: str, smaller: Any, larger: Any, test_share: float = 0.0) -> Clai
     return _compared(text, smaller, larger, -1, test_share)
 
 
-def higher(text: str, larger: Any, smaller: Any, test_share: float = 0.0) -> Claim:
-    """The claim that one number is above another, judged by their difference seed by seed."""
+def higher(text: str, larger: ArrayLike, smaller: ArrayLike, test_share: float = 0.0) -> Claim:
+    """Claim that one number is above another, judged by their difference for each seed."""
     return _compared(text, larger, smaller, 1, test_share)
 
 
-def _compared(text: str, first: Any, second: Any, sign: int, test_share: float) -> Claim:
-    """Whether sign * (first - second) is above 0: does not hold if it is below, undecided if neither can be said."""
+def _compared(text: str, first: ArrayLike, second: ArrayLike, sign: int, test_share: float) -> Claim:
+    """Judge sign * (first - second): the claim holds above 0, does not hold below 0, and is undecided otherwise."""
     values = [np.asarray(each, float) for each in (first, second)]
     if values[0].shape != values[1].shape:
         found = f"{len(values[0])} and {len(values[1])} numbers"
-        raise InputError("as many seeds of one as of the other", found, "Compare runs of the same seeds.")
+        raise InputError("the same number of seeds in both", found, "Compare runs with the same seeds.")
     difference = Estimate.of(sign * (values[0] - values[1]), test_share)
     holds = True if difference.above(0) else False if difference.below(0) else None
     each = [Estimate.of(value, test_share) for value in (first, second)]
     return Claim(text, holds, f"{each[0]} against {each[1]}; difference {difference}")
 
 
-def sweep(run: Callable[..., Mapping[str, Any]], progress: bool = True, **axes: Iterable[Any]) -> xr.Dataset:
-    """``run`` at every point of a grid, as one data set with a dimension per name, and one progress bar.
+def sweep(run: Callable[..., Mapping[str, object]], progress: bool = True, **axes: Iterable[object]) -> xr.Dataset:
+    """Call ``run`` at every point of a grid and return one data set with a dimension for each name.
 
     ``run`` takes the names as keywords and returns numbers or DataArrays by name. Their own dimensions may differ in
-    length from run to run: what a run lacks is NaN. Ctrl-C stops the sweep, also where a fit would return what it has.
+    length from run to run: missing values are NaN. Ctrl-C stops the whole sweep, even if a fit catches it.
 
     >>> sweep(lambda power, seed: {"value": power * seed}, progress=False, power=[1, 2], seed=range(3))["value"].values
     array([[0, 1, 2],
@@ -152,15 +135,18 @@ def sweep(run: Callable[..., Mapping[str, Any]], progress: bool = True, **axes: 
     values = {name: list(axis) for name, axis in axes.items()}
     empty = [name for name, axis in values.items() if not axis]
     if empty:
-        raise InputError("values of every name of a sweep", f"none of {listed(empty)}", "Give at least one.")
+        raise InputError("values for every name of a sweep", f"none of {listed(empty)}", "Give at least one.")
     points = [dict(zip(values, point, strict=True)) for point in itertools.product(*values.values())]
-    kept = _kept.get()
-    folder = next(kept) if kept else None
+    folders = _sweep_folders.get()
+    folder = next(folders) if folders else None
+    if folder:
+        folder.mkdir(parents=True, exist_ok=True)
     found = len(list(folder.glob("*.nc"))) if folder else 0
     if found:
-        tqdm.write(f"{found} of {len(points)} runs were made earlier", file=sys.stderr)
-    with _stoppable() as check, tqdm(points, disable=not progress, desc="study", unit="run") as bar:
-        results = []
+        tqdm.write(f"{found} of {len(points)} runs are already finished", file=sys.stderr)
+    bar, results = tqdm(points, disable=not progress, desc="study", unit="run"), []
+    with catch_stop_signals(signal.SIGINT) as stop_request, bar:
+        stop_request.defer(False)
         for k, point in enumerate(bar):
             bar.set_postfix(point)
             file = folder / f"{k}.nc" if folder else None
@@ -168,7 +154,7 @@ def sweep(run: Callable[..., Mapping[str, Any]], progress: bool = True, **axes: 
                 results.append(storage.read_dataset(file))
                 continue
             numbers = run(**point)
-            check()
+            stop_request.defer(False)  # raises if a fit caught Ctrl-C
             if not isinstance(numbers, Mapping):
                 raise InputError("numbers by name from every run of a sweep", type(numbers).__name__, "Return a dict.")
             result = xr.Dataset(dict(numbers))
@@ -185,25 +171,25 @@ def sweep(run: Callable[..., Mapping[str, Any]], progress: bool = True, **axes: 
 
 
 def run(module: ModuleType, quick: bool = False, folder: Path | None = None) -> xr.Dataset:
-    """The study of a module, with what one needs to make it again in its attributes.
+    """Run the study of a module. The attributes of the result hold what is needed to repeat it.
 
-    Finished runs are kept below ``folder`` until the study is complete, under the state of the code in its file and in
-    the neighbours that it imports: what was made by other code is not gone on from.
+    Finished runs are kept in ``folder`` until the study is complete. Runs are not reused if the code has changed: the
+    study's file, or a file next to it that it imports.
     """
     began, name = time.perf_counter(), module.__name__.rpartition(".")[2]
     code = hashlib.sha256(_code_of(Path(str(module.__file__)))).hexdigest()[:12]
-    kept = None if folder is None else folder / f".{name}{'_quick' * quick}.{code}.runs"
-    token = _kept.set(None if kept is None else _folders(kept))
+    finished = None if folder is None else folder / f".{name}{'_quick' * quick}.{code}.runs"
+    token = _sweep_folders.set((finished / str(number) for number in itertools.count()) if finished else None)
     try:
         dataset = module.study(quick)
     finally:
-        _kept.reset(token)
+        _sweep_folders.reset(token)
     if not isinstance(dataset, xr.Dataset):
-        raise InputError("an xarray.Dataset from study(quick)", type(dataset).__name__, "Return one.")
+        raise InputError("an xarray.Dataset from study(quick)", type(dataset).__name__, "Return what sweep returns.")
     if folder is not None:
         for stale in folder.glob(f".{name}{'_quick' * quick}.*.runs"):
             shutil.rmtree(stale, ignore_errors=True)
-    made: dict[str, Any] = versions() | {"python_version": platform.python_version()}
+    made: dict[str, object] = {**versions(), "python_version": platform.python_version()}
     made |= {f"{library}_version": importlib.metadata.version(library) for library in ("numpy", "scipy")}
     made |= {"study": name, "quick": int(quick), "seconds": round(time.perf_counter() - began, 1)}
     if "seed" in dataset.coords:
@@ -211,16 +197,8 @@ def run(module: ModuleType, quick: bool = False, folder: Path | None = None) -> 
     return dataset.assign_attrs(dataset.attrs | made)
 
 
-def _folders(parent: Path) -> Iterator[Path]:
-    """A folder for the first sweep of a study, for its second, ..."""
-    for number in itertools.count():
-        folder = parent / str(number)
-        folder.mkdir(parents=True, exist_ok=True)
-        yield folder
-
-
 def _code_of(path: Path) -> bytes:
-    """The text of a Python file and of the files beside it that it imports."""
+    """Read a Python file and the files next to it that it imports."""
     text = path.read_bytes()
     names = {
         name.partition(".")[0]
@@ -230,29 +208,3 @@ def _code_of(path: Path) -> bytes:
     }
     beside = sorted(path.parent / f"{name}.py" for name in names)
     return text + b"".join(_code_of(other) for other in beside if other.is_file())
-
-
-@contextlib.contextmanager
-def _stoppable() -> Iterator[Callable[[], None]]:
-    """Remembers a Ctrl-C that a fit answers by returning what it has: ``check()`` then stops the sweep."""
-    pressed = threading.Event()
-
-    def check() -> None:
-        if pressed.is_set():
-            raise KeyboardInterrupt
-
-    before = signal.getsignal(signal.SIGINT)
-    in_main = threading.current_thread() is threading.main_thread()  # only there can signals be handled
-    if not in_main or before is signal.SIG_IGN:
-        yield check
-        return
-
-    def remember(number, frame):
-        pressed.set()
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGINT, remember)
-    try:
-        yield check
-    finally:
-        signal.signal(signal.SIGINT, before)

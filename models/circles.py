@@ -64,7 +64,7 @@ def figure(fit):
     figure, (left, right) = plt.subplots(1, 2, figsize=(11.5, 4.6), layout="constrained", gridspec_kw={"wspace": 0.08})
     mfpda.plots.trajectories(fit.idata, [("w", 0), ("w", 1)], ax=left)
     mfpda.plots.surface(fit.idata, ax=right, predict=fit.predict)
-    x, y = fit.examples.x, fit.examples.y
+    x, y = fit.problem.x, fit.problem.y
     correct = float(jnp.mean(jnp.sign(fit.predict(x)) == y))
     right.set(aspect="equal", title=f"Prediction and boundary, training accuracy {correct:.3f}")
     return figure

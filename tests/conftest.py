@@ -1,10 +1,11 @@
-"""Shared parts of the tests: the reference problems, a small model, and what one run of the tests compiles."""
+"""Fixtures of all tests, and where they keep what they compile."""
 
-import json
+import contextlib
+import ctypes
+import gc
 import os
 import shutil
 import tempfile
-from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -16,44 +17,43 @@ import numpyro.distributions as dist
 import pytest
 
 import mfpda
+from mfpda.engine.run import Run
 
 matplotlib.use("Agg")
 
-NEURONS = {
-    "tanh_squared": lambda theta, x: jnp.tanh(theta["w"] * x[0] + theta["b"]),
-    "tanh_logistic": lambda theta, x: 5 * jnp.tanh(theta["w"] * x[0] + theta["b"]),
-    "sine_squared": lambda theta, x: 2 * jnp.sin(theta["w"] * x[0]) * jnp.tanh(theta["b"]),
-}
-LOSSES = {"squared": mfpda.losses.Squared(), "logistic": mfpda.losses.Logistic()}
-WIDE_BOUNDS = {"tanh_squared": (-4, 4), "tanh_logistic": (-14, 14), "sine_squared": (-18, 18)}
+
+CACHE = "MFPDA_TEST_CACHE"  # the folder of compiled programs, shared by all workers and by the processes they start
 
 
 def pytest_configure(config):
-    """Compile a program once for all tests of a worker and for the processes that they start; gone after the run."""
-    folder = tempfile.mkdtemp(prefix="compiled")
-    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
-    compilations = {"jax_compilation_cache_dir": folder, "jax_persistent_cache_min_compile_time_secs": 0.2}
+    """Compile each program once for all workers. The folder is removed after the run."""
+    if CACHE not in os.environ:
+        os.environ[CACHE] = tempfile.mkdtemp(prefix="compiled")
+        config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(CACHE), ignore_errors=True))
+    compilations = {"jax_compilation_cache_dir": os.environ[CACHE], "jax_persistent_cache_min_compile_time_secs": 0.2}
     for name, value in compilations.items():
         jax.config.update(name, value)
         os.environ[name.upper()] = str(value)
 
 
-def reference(name):
-    """A reference problem: its model, its data, its exact optimum, and bounds that hold its Gibbs densities."""
-    stored = json.loads((Path(__file__).parent / "references" / f"{name}.json").read_text())
-    prior = dist.Normal(0, stored["prior_scale"])
-    model = mfpda.Model.from_function(
-        NEURONS[name], {"w": prior, "b": prior}, LOSSES[stored["loss"]], stored["temperature"]
-    )
-    optimum = SimpleNamespace(**stored["optimum"])
-    optimum.predictions = np.asarray(optimum.predictions).ravel()
-    return SimpleNamespace(
-        model=model,
-        data=(np.asarray(stored["x"]), np.asarray(stored["y"])),
-        optimum=optimum,
-        temperature=stored["temperature"],
-        bounds=WIDE_BOUNDS[name],
-    )
+@pytest.fixture(autouse=True, scope="module")
+def _drop_programs():
+    """Drop what a test file compiled, so that memory does not grow from file to file."""
+    yield
+    jax.clear_caches()
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)  # give freed memory back to the system
+
+
+@pytest.fixture(autouse=True)
+def _quick_tests_do_not_fit(request, monkeypatch):
+    if request.node.get_closest_marker("quick"):
+
+        def refuse(plan):
+            raise AssertionError("a test marked quick called mfpda.fit")
+
+        monkeypatch.setattr(Run, "begin", refuse)
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +64,7 @@ def _close_figures():
 
 @pytest.fixture(scope="session")
 def small():
-    """Forty points of a sine and a tanh neuron. One model for the whole session: what it compiles is compiled once."""
+    """Forty points of a sine, and a tanh neuron."""
     x = np.linspace(-2, 2, 40)[:, None]
     sites = {"w": dist.Normal(0, 1).expand([1]).to_event(1), "b": dist.Normal(0, 1)}
     h = lambda theta, x: 2 * jnp.tanh(x @ theta["w"] + theta["b"])  # noqa: E731

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
-from mfpda.persistence import checkpoint
+from mfpda.persistence import checkpoint, container
 from mfpda.persistence.history_store import FOLDER
 
 MODEL = """
@@ -101,7 +101,7 @@ def kill_and_resume(folder: Path, file: Path, alone: Path, kills: int, seed: int
         inside += (killed / f".{checkpoint.CHECKPOINT}.unfinished").exists()
         if killed.exists():
             compare_rows(alone, killed)
-            print(f"kill {k + 1}: at outer step {checkpoint.read(state).facts['outer_steps']}", flush=True)
+            print(f"kill {k + 1}: at outer step {container.read(state).facts['outer_steps']}", flush=True)
     finish(["resume", str(killed)] if killed.exists() else ["run", str(file), "--checkpoint", str(killed)])
     compare_states(alone / checkpoint.CHECKPOINT, state)
     return Report(kills, before, inside, resumed + 1, compare_rows(alone, killed))
@@ -134,7 +134,7 @@ def wait_for_an_unfinished_checkpoint(process, folder):
 
 def compare_states(expected, found):
     """Everything that a checkpoint holds."""
-    (facts, arrays), (ours, found_arrays) = checkpoint.read(expected), checkpoint.read(found)
+    (facts, arrays), (ours, found_arrays) = container.read(expected), container.read(found)
     assert facts | {"run": None} == ours | {"run": None}
     assert list(arrays) == list(found_arrays)
     for name, array in arrays.items():
@@ -149,7 +149,7 @@ def compare_rows(expected, found) -> int:
     there = np.isfinite(killed["risk"].values[0])
     rows = int(there.sum())
     assert there[:rows].all(), "a row is missing"
-    done = checkpoint.read(found / checkpoint.CHECKPOINT).facts["outer_steps"]
+    done = container.read(found / checkpoint.CHECKPOINT).facts["outer_steps"]
     assert rows >= done, f"{rows} rows of {done} outer steps"
     for name in set(killed.data_vars) - {"seconds"}:
         np.testing.assert_array_equal(killed[name].values[:, :rows], alone[name].values[:, :rows], err_msg=name)

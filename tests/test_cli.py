@@ -1,4 +1,9 @@
+"""The command line: what it hands to fit, prints, saves, refuses and resumes, and its options from fit's signature."""
+
+import functools
+import inspect
 import shutil
+import typing
 from pathlib import Path
 
 import jax
@@ -6,34 +11,20 @@ import numpy as np
 import pytest
 
 import mfpda
+from mfpda import InputError, cli
 from mfpda.cli import main
+from mfpda.core import Schedule
 from mfpda.kernels import KERNELS
-from mfpda.results.diagnostics import Finding
-from mfpda.results.fit import Fit
-
-MODEL = """
-import jax.numpy as jnp
-import numpyro
-import numpyro.distributions as dist
-import mfpda
-
-def neuron(x):
-    return 2 * jnp.tanh(x * numpyro.sample("w", dist.Normal(0, 1)) + numpyro.sample("b", dist.Normal(0, 1)))
-
-model = mfpda.Model(neuron, mfpda.losses.Squared(), 0.02)
-
-def data(key):
-    x = jnp.linspace(-2, 2, 30)
-    return x, jnp.sin(x)
-
-settings = {"particles": 20, "outer_steps": 4, "inner_steps": 3}
-"""
+from mfpda.persistence import files
+from mfpda.results import Fit
+from mfpda.results.verdict import Finding
+from tests.helpers import MODEL_FILE
 
 
 @pytest.fixture
 def model_file(tmp_path):
     path = tmp_path / "sine.py"
-    path.write_text(MODEL)
+    path.write_text(MODEL_FILE)
     return str(path)
 
 
@@ -57,6 +48,7 @@ def fitted(monkeypatch, arguments):
     seen = {}
     original = mfpda.fit
 
+    @functools.wraps(original)  # the options are those of its signature
     def spy(key, model, data, **given):
         seen.update(given)
         seen["fit"] = original(key, model, data, **given)
@@ -77,7 +69,8 @@ def test_every_argument_of_fit_can_be_set(model_file, monkeypatch, capsys):
          "--record-sites", "w"],
     )  # fmt: skip
     fit: Fit = seen["fit"]
-    assert (len(fit.thetas), fit.outer_steps, fit.inner_steps, fit.batch_size) == (7, 6, 42, 5)
+    assert (len(fit.thetas), fit.outer_steps) == (7, 6)
+    assert (fit.progress.inner_steps, fit.settings.batch_size) == (42, 5)
     assert (fit.rule, fit.start) == (mfpda.Latest(), mfpda.Resample())
     assert seen["kernel"] == mfpda.GradientDescent(mfpda.schedules.InverseSqrt(0.01))
     assert [row.outer_step for row in fit.rows] == [3, 6]
@@ -142,7 +135,13 @@ def test_a_run_that_diverges_is_saved_and_fails(model_file, tmp_path, capsys):
             marks=pytest.mark.skipif(not Path("/proc").is_dir(), reason="no /proc here"),
         ),
         (["run", "MODEL", "--inner-steps", "many"], "a schedule as one of"),
-        (["run", "MODEL", "--batch-size", "few"], "batch size"),
+        (["run", "MODEL", "--batch-size", "few"], "a whole number as --batch-size, or none, found 'few'"),
+        (["run", "MODEL", "--particles", "2.5"], "a whole number as --particles, found '2.5'"),
+        (["run", "MODEL", "--stop-at-gap", "small"], "a number as --stop-at-gap, found 'small'"),
+        (["run", "MODEL", "--step-size", "inf"], "a positive finite number as step_size, found inf"),
+        (["run", "MODEL", "--inner-steps", "inf"], "a positive finite number as inner_steps, found inf"),
+        (["run", "MODEL", "--inner-steps", "nan"], "a positive finite number as inner_steps, found nan"),
+        (["run", "MODEL", "--checkpoint-every", "2"], "--checkpoint FOLDER with --checkpoint-every"),
         (["run", "EMPTY"], "no model and no data"),
         (["summary", "EMPTY"], "no netCDF"),
     ],
@@ -197,7 +196,7 @@ def test_a_kept_run_is_resumed_from_its_folder(model_file, tmp_path, capsys):
     assert "after outer step" in printed
     whole = str(tmp_path / "whole.nc")
     assert main([*begun, "--outer-steps", "6", "--out", whole]) == 0
-    ours, theirs = (mfpda.storage.read(path) for path in (out, whole))
+    ours, theirs = (files.read(path) for path in (out, whole))
     np.testing.assert_array_equal(ours["posterior"]["w"], theirs["posterior"]["w"])
     capsys.readouterr()
 
@@ -209,7 +208,7 @@ def test_a_kept_run_is_resumed_from_its_folder(model_file, tmp_path, capsys):
     capsys.readouterr()
     moved.write_text(moved.read_text().replace("0.02", "0.03"))
     assert main(["resume", folder, "--model", str(moved), "--quiet"]) == 2
-    assert "has been changed since (its digest differs)" in capsys.readouterr().err
+    assert "has changed (its digest differs)" in capsys.readouterr().err
     assert main(["run", model_file, "--checkpoint", folder]) == 2
     assert "that of an earlier run" in capsys.readouterr().err
     assert main(["resume", str(tmp_path / "nowhere")]) == 2
@@ -219,4 +218,123 @@ def test_a_kept_run_is_resumed_from_its_folder(model_file, tmp_path, capsys):
 def test_a_run_that_was_kept_in_python_is_resumed_there(small, tmp_path, capsys):
     mfpda.fit(jax.random.key(0), small.model, small.data, checkpoint=tmp_path / "run", **small.quick)
     assert main(["resume", str(tmp_path / "run")]) == 2
-    assert "one that was made in Python. Go on with it in Python" in capsys.readouterr().err
+    assert "one that was made in Python. Resume it in Python" in capsys.readouterr().err
+
+
+# options from the signature of fit
+
+
+def keywords(function):
+    return [name for name, each in inspect.signature(function).parameters.items() if each.kind is each.KEYWORD_ONLY]
+
+
+def test_every_argument_of_fit_is_an_option_or_is_only_for_python():
+    options = cli.fit_options()
+    assert [*options, *cli.ONLY_IN_PYTHON] == sorted(keywords(mfpda.fit), key=lambda name: name in cli.ONLY_IN_PYTHON)
+    kinds = {name: typing.get_type_hints(mfpda.fit)[name] for name in options if name not in cli.PLUGS}
+    assert set(kinds.values()) <= {int, float, float | None, int | None, int | Schedule | None}, kinds
+    parser = cli._parser()
+    for name in options:
+        parsed = parser.parse_args(["run", "file.py", f"--{name.replace('_', '-')}", "text"])
+        assert getattr(parsed, name) == "text"
+
+
+def test_options_say_what_they_are():
+    options = cli.fit_options()
+    for name, option in options.items():
+        assert option.help.strip(" ."), name
+        assert option.metavar, name
+    assert "dual_newton" in options["rule"].help
+    assert "auto" in options["rule"].help
+    assert options["particles"].help == "M, the number of particles."
+    assert options["batch_size"].help.endswith("Or none.")
+
+
+@pytest.mark.parametrize("command", ["run", "resume", "certify", "summary", "study", "kernels"])
+def test_every_command_and_every_option_has_a_help_text(command, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out
+    commands = next(action for action in cli._parser()._actions if action.choices)
+    parser = commands.choices[command]
+    assert parser.description
+    assert next(choice.help for choice in commands._choices_actions if choice.dest == command)
+    undescribed = [action.dest for action in parser._actions if action.option_strings and not action.help]
+    assert undescribed == []
+
+
+def fake_fit(
+    key: object,
+    model: object,
+    data: object = None,
+    *,
+    kernel: str = "ula",
+    rounds: int = 3,
+    ratio: float = 0.5,
+    limit: float | None = None,
+    width: int | None = None,
+    pace: int | Schedule | None = None,
+    throw: bool = True,
+):
+    """A fit of another day.
+
+    Args:
+        kernel: a name.
+        rounds: how many
+            rounds. All of them.
+        ratio: 50% of it.
+        limit: where it ends.
+        width: how wide it is.
+        pace: how fast.
+        throw: whether.
+    """
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value", "metavar", "said"),
+    [
+        ("rounds", "7", 7, "N", "how many rounds."),
+        ("ratio", "0.25", 0.25, "NUMBER", "50%% of it."),
+        ("limit", "3", 3.0, "NUMBER", "where it ends."),
+        ("width", "4", 4, "N", "how wide it is. Or none."),
+        ("width", "none", None, "N", "how wide it is. Or none."),
+        ("pace", "20", 20, "SCHEDULE", "how fast. 20 or linear:5."),
+        ("pace", "linear:5", mfpda.schedules.Linear(5.0), "SCHEDULE", "how fast. 20 or linear:5."),
+        ("kernel", "mala", "mala", "NAME", ", ".join(KERNELS)),
+    ],
+)
+def test_a_new_argument_of_fit_becomes_an_option(monkeypatch, name, text, value, metavar, said):
+    monkeypatch.setattr(cli, "fit", fake_fit)
+    options = cli.fit_options()
+    assert list(options) == ["kernel", "rounds", "ratio", "limit", "width", "pace"]
+    assert (options[name].metavar, options[name].help) == (metavar, said)
+    converted = options[name].convert(text)
+    assert converted == value
+    assert type(converted) is type(value)
+    parsed = cli._parser().parse_args(["run", "file.py", f"--{name}", text])
+    assert getattr(parsed, name) == text
+
+
+def test_help_of_a_new_argument_can_be_printed(monkeypatch, capsys):
+    """A per cent sign in a docstring is no directive of argparse."""
+    monkeypatch.setattr(cli, "fit", fake_fit)
+    with pytest.raises(SystemExit):
+        main(["run", "--help"])
+    assert "--ratio NUMBER" in (printed := capsys.readouterr().out)
+    assert "50% of it." in printed
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "match"),
+    [
+        ("rounds", "2.5", "a whole number as --rounds, found '2.5'"),
+        ("ratio", "half", "a number as --ratio, found 'half'"),
+        ("width", "wide", "a whole number as --width, or none, found 'wide'"),
+        ("pace", "fast", "a schedule as one of"),
+    ],
+)
+def test_its_text_is_refused_by_name(monkeypatch, name, text, match):
+    monkeypatch.setattr(cli, "fit", fake_fit)
+    with pytest.raises(InputError, match=match):
+        cli.fit_options()[name].convert(text)

@@ -11,7 +11,7 @@ import scipy.special
 import mfpda
 from mfpda import InputError, exact
 from mfpda.exact import Quadrature
-from tests.conftest import reference
+from tests.helpers import reference
 
 NAMES = ["tanh_squared", "tanh_logistic", "sine_squared"]
 
@@ -102,7 +102,7 @@ def test_mini_batches_and_estimated_predictions_are_algorithm_four():
 @pytest.mark.parametrize("loss", [mfpda.losses.SmoothedHinge(), mfpda.losses.Logistic(), lambda z, y: (1 - y * z) ** 2])
 def test_optimum_for_other_losses(loss):
     problem = reference("tanh_logistic")
-    model = mfpda.Model(problem.model.neuron, loss, 0.3)
+    model = mfpda.Model(problem.model.declaration.neuron, loss, 0.3)
     best = Quadrature.of(model, problem.data, (-14, 14), 201).optimum()
     assert best.gap < 1e-10
     assert abs(best.objective - best.dual_value) < 1e-9

@@ -30,7 +30,7 @@ def test_circles_are_separated_by_neurons_that_left_the_origin_for_a_ring():
     w, b = np.asarray(fit.particles["w"]), np.asarray(fit.particles["b"])
     radius = np.linalg.norm(w, axis=1)
     on_ring = radius > 2
-    assert np.linalg.norm(fit.initial["w"], axis=1).max() < 0.5
+    assert np.linalg.norm(fit.progress.initial["w"], axis=1).max() < 0.5
     assert 0.4 < on_ring.mean() < 0.9
     assert np.mean((radius > 1.2) & (radius < 2)) < 0.05  # a gap between the ring and the centre
     angles = np.arctan2(w[on_ring, 1], w[on_ring, 0])

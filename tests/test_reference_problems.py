@@ -11,7 +11,7 @@ import mfpda
 from mfpda import Record, Underdamped
 from mfpda.core import schedules
 from mfpda.exact import Quadrature
-from tests.conftest import reference
+from tests.helpers import reference
 
 
 @pytest.fixture(scope="module")

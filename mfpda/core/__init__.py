@@ -1,1 +1,6 @@
 """Small parts that every room uses: checks of numbers, schedules, keys, weights, eigenvalues."""
+
+from mfpda.core.keys import as_key
+from mfpda.core.schedules import Schedule, check_share, positive, positive_count
+from mfpda.core.spectrum import largest_eigenvalue, largest_of_symmetric
+from mfpda.core.weights import ess_fraction, largest_step, systematic

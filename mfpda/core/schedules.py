@@ -1,19 +1,18 @@
-"""Numbers that depend on the outer step t = 1, 2, ...: step sizes and inner step counts.
+"""Schedules: step sizes and inner step counts as functions of the outer step t = 1, 2, ...
 
-A schedule is any function of t. These are the ones the paper uses (Section 5.1: the number of inner steps T_t grows
-with t and the step size eta_t falls with 1/sqrt(t)); being dataclasses, they print and save as themselves.
+A schedule is any function of t. This module has those of the paper (Section 5.1): the number of inner steps T_t grows
+with t, and the step size eta_t falls like 1/sqrt(t). They are dataclasses, so they can be printed and saved.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from mfpda.errors import InputError
 
-MOST_STEPS = 2**31 - 1  # of one outer step: what a 32-bit loop counter holds
+MOST_STEPS = 2**31 - 1  # inner steps per outer step: the limit of a 32-bit loop counter
 Schedule = Callable[[int], float]
 
 
@@ -60,42 +59,37 @@ NAMED = {"constant": Constant, "linear": Linear, "inverse_sqrt": InverseSqrt}
 
 
 def parse(text: str) -> float | Schedule:
-    """A number or a named schedule from the command line: ``0.01``, ``linear:5``, ``inverse_sqrt:0.1``.
+    """Read a number or a schedule from the command line: ``0.01``, ``linear:5``, ``inverse_sqrt:0.1``.
 
     >>> parse("linear:5")
     Linear(slope=5.0, base=0.0)
     """
     name, colon, numbers = text.partition(":")
     try:
-        if not colon:
-            return float(text)
-        return NAMED[name](*(float(number) for number in numbers.split(",")))
+        return NAMED[name](*map(float, numbers.split(","))) if colon else float(text)
     except (KeyError, ValueError, TypeError):
-        raise InputError(
-            "a number, or a schedule as one of " + ", ".join(f"{known}:NUMBER" for known in NAMED),
-            repr(text),
-            "Write 0.01, linear:5 (5 t) or inverse_sqrt:0.1 (0.1 / sqrt(t)), for example.",
-        ) from None
+        expected = "a number, or a schedule as one of " + ", ".join(f"{known}:NUMBER" for known in NAMED)
+        advice = "Write 0.01, linear:5 (5 t) or inverse_sqrt:0.1 (0.1 / sqrt(t)), for example."
+        raise InputError(expected, repr(text), advice) from None
 
 
 def values(schedule: float | Schedule, outer_steps: int, name: str, whole: bool = False) -> np.ndarray:
-    """The schedule at t = 1..outer_steps, each checked to be positive and finite; rounded up where ``whole``."""
-    function = schedule if callable(schedule) else Constant(schedule)
-    numbers = np.empty(outer_steps)
-    for t in range(1, outer_steps + 1):
-        numbers[t - 1] = positive(function(t), f"{name} at outer step {t}" if callable(schedule) else name)
-    if whole:
-        if not callable(schedule) and numbers[0] != round(numbers[0]):
-            raise InputError(f"a whole number as {name}", repr(schedule), "Counts have no fractions.")
-        most = float(np.max(numbers))
-        if most > MOST_STEPS:
-            raise InputError(f"at most {MOST_STEPS} as {name}", f"{most:.3g}", "No run takes that many steps.")
-        return np.ceil(numbers - 1e-9).astype(int)
-    return numbers
+    """Evaluate the schedule at t = 1..outer_steps, rounded up if ``whole``. Values must be positive and finite."""
+    if callable(schedule):
+        numbers = np.array([positive(schedule(t), f"{name} at outer step {t}") for t in range(1, outer_steps + 1)])
+    else:
+        numbers = np.full(outer_steps, positive(schedule, name))
+    if not whole:
+        return numbers
+    if not callable(schedule) and numbers[0] != round(numbers[0]):
+        raise InputError(f"a whole number as {name}", repr(schedule), "Counts have no fractions.")
+    if np.max(numbers) > MOST_STEPS:
+        raise InputError(f"at most {MOST_STEPS} as {name}", f"{np.max(numbers):.3g}", "Use fewer steps.")
+    return np.ceil(numbers - 1e-9).astype(int)
 
 
 def positive(number: object, name: str) -> float:
-    """This number as a float, refused unless it is positive and finite."""
+    """Return the number as a float. Refuse it unless it is positive and finite."""
     try:
         value = math.nan if isinstance(number, (str, bool)) else float(number)  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -105,14 +99,14 @@ def positive(number: object, name: str) -> float:
     return value
 
 
-def check_share(share: Any) -> None:
-    """Refuse a number that is no part of a whole; what is no number (a tracer, say) is let pass."""
+def check_share(share: object) -> None:
+    """Refuse a number that is not between 0 and 1. Values of other types, such as tracers, pass unchecked."""
     if isinstance(share, (int, float, str)) and not 0 < positive(share, "share") < 1:
-        raise InputError("a share between 0 and 1", repr(share), "0.5 lets weights halve the sample, say.")
+        raise InputError("a share between 0 and 1", repr(share), "For example, 0.5 lets weights halve the sample.")
 
 
 def positive_count(number: object, name: str) -> int:
-    """This number as an int, refused unless it is whole and at least 1."""
+    """Return the number as an int. Refuse it unless it is whole and at least 1."""
     if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or number < 1:
         raise InputError(f"a whole number of at least 1 as {name}", repr(number), "Give an int such as 50.")
     return int(number)

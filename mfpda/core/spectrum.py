@@ -1,4 +1,4 @@
-"""The largest eigenvalue of an operator that is known by its products alone."""
+"""The largest eigenvalue of a linear operator, found from matrix-vector products only."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from jax import Array
 
 
 def largest_eigenvalue(product: Callable[[Array], Array], start: Array, iterations: int) -> Array:
-    """The largest absolute eigenvalue, by power iteration from ``start``: v <- A v / |A v|, and |A v| at the last.
+    """Estimate the largest absolute eigenvalue by power iteration from ``start``, v <- A v / |A v|. Return |A v|.
 
     >>> float(largest_eigenvalue(lambda v: jnp.asarray([-3.0, 1.0]) * v, jnp.ones(2), iterations=20))
     3.0
@@ -25,10 +25,10 @@ def largest_eigenvalue(product: Callable[[Array], Array], start: Array, iteratio
 
 
 def largest_of_symmetric(product: Callable[[Array], Array], start: Array, iterations: int) -> Array:
-    """The largest eigenvalue of a positive semi-definite operator, from the space of start, A start, ... (Lanczos).
+    """Estimate the largest eigenvalue of a positive semi-definite operator A by Lanczos's method.
 
-    With Q an orthonormal basis of that space it is the largest eigenvalue of Q^T A Q: never above that of A, and after
-    a few products far closer to it than the last power of A by itself.
+    Q is an orthonormal basis of start, A start, ... The estimate is the largest eigenvalue of Q^T A Q. It never exceeds
+    that of A. After a few products it is far more accurate than power iteration.
 
     >>> float(largest_of_symmetric(lambda v: jnp.asarray([3.0, 2.9, 1.0]) * v, jnp.ones(3), iterations=3))
     3.0
@@ -38,11 +38,10 @@ def largest_of_symmetric(product: Callable[[Array], Array], start: Array, iterat
     def extend(k, carry):
         basis, images, v = carry
         rest = v - basis.T @ (basis @ v)
-        rest = rest - basis.T @ (basis @ rest)  # twice is enough
+        rest = rest - basis.T @ (basis @ rest)  # a second pass removes rounding errors
         size = jnp.linalg.norm(rest)
-        new = jnp.where(
-            size > smallest * jnp.linalg.norm(v), rest / jnp.where(size > 0, size, 1), 0
-        )  # 0: no new direction
+        unit = rest / jnp.where(size > 0, size, 1)
+        new = jnp.where(size > smallest * jnp.linalg.norm(v), unit, 0)  # 0 if there is no new direction
         image = product(new)
         return basis.at[k].set(new), images.at[k].set(image), image
 

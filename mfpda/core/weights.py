@@ -1,4 +1,4 @@
-"""Importance weights of particles: what they leave of a sample, how far one may go, and resampling by them."""
+"""Importance weights of particles: effective sample size, the largest step that keeps it, and resampling."""
 
 import jax
 import jax.numpy as jnp
@@ -8,24 +8,24 @@ from jax.scipy.special import logsumexp
 BISECTIONS = 40
 
 
-def share_left(log_weights: Array, mass: Array | None = None) -> Array:
-    """(E w)^2 / E w^2, expectations over the particles (or over nodes that have this mass): 1 if all weights agree.
+def ess_fraction(log_weights: Array, mass: Array | None = None) -> Array:
+    """Return (E w)^2 / E w^2, the effective sample size (sum w)^2 / sum w^2 divided by the number of particles M.
 
-    Times M it is the effective sample size, (sum w)^2 / sum w^2.
+    E averages over the particles, or over nodes with this ``mass``. The fraction is 1 if all weights are equal.
     """
     mass = jnp.full(log_weights.shape, 1 / len(log_weights), log_weights.dtype) if mass is None else mass
     log_weights = log_weights - jnp.max(jnp.where(mass > 0, log_weights, -jnp.inf))
     return jnp.exp(2 * logsumexp(log_weights, b=mass) - logsumexp(2 * log_weights, b=mass))
 
 
-def reach(rise: Array, most: Array, share: Array | float, mass: Array | None = None) -> Array:
-    """The largest step s, up to ``most``, at which the weights exp(-s rise) leave this share of a sample.
+def largest_step(rise: Array, most: Array, share: Array | float, mass: Array | None = None) -> Array:
+    """Find, by bisection, the largest step s <= ``most`` at which weights exp(-s rise) have ess_fraction >= ``share``.
 
-    By bisection; a particle whose rise is infinite has weight 0 at any s.
+    A particle with an infinite rise has weight 0 at every s.
     """
 
-    def enough(ahead):
-        return share_left(jnp.where(jnp.isinf(rise), -jnp.inf, -ahead * rise), mass) >= share
+    def enough(step):
+        return ess_fraction(jnp.where(jnp.isinf(rise), -jnp.inf, -step * rise), mass) >= share
 
     def halve(_, bracket):
         low, high = bracket
@@ -38,11 +38,10 @@ def reach(rise: Array, most: Array, share: Array | float, mass: Array | None = N
 
 
 def systematic(key: Array, log_weights: Array, particles: int | None = None) -> Array:
-    """Indices drawn in proportion to the weights, as many as there are weights or ``particles``: one uniform number,
-    equally spaced points from it."""
+    """Draw ``particles`` indices (by default one per weight) in proportion to the weights, by systematic resampling."""
     particles = len(log_weights) if particles is None else particles
     weights = jax.nn.softmax(log_weights)
     cumulative = jnp.cumsum(weights)
     points = (jax.random.uniform(key, dtype=cumulative.dtype) + jnp.arange(particles)) / particles
-    last = jnp.max(jnp.where(weights > 0, jnp.arange(len(weights)), 0))  # rounding may take the last point past its end
+    last = jnp.max(jnp.where(weights > 0, jnp.arange(len(weights)), 0))  # rounding may put a point past the end
     return jnp.minimum(jnp.searchsorted(cumulative / cumulative[-1], points, side="right"), last)

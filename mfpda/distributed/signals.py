@@ -1,53 +1,52 @@
-"""Ctrl-C and SIGTERM, with which schedulers end a run: how they reach one."""
+"""How Ctrl-C and SIGTERM (which schedulers send) stop a run."""
 
 import contextlib
 import signal
 import threading
 from collections.abc import Iterator
 from types import FrameType
-from typing import Any
 
 
-class Received:
-    """What has come: a wish to stop, and whether the program is to end with it.
+class StopRequest:
+    """Whether a signal asked the run to stop (``interrupted``) and the program to end (``terminated``).
 
-    While it is ``noted``, it is looked at later; else it raises KeyboardInterrupt.
+    While ``deferred`` is true, a signal is only recorded. Otherwise it raises KeyboardInterrupt.
     """
 
     def __init__(self) -> None:
-        self.noted = True
+        self.deferred = True
         self.interrupted = False
         self.terminated = False
 
-    def heed(self, noted: bool) -> None:
-        """From now on raise what comes, and what has come, unless it is to be noted on."""
-        self.noted = noted
-        if self.interrupted and not noted:
+    def defer(self, deferred: bool) -> None:
+        """If ``deferred``, only record signals from now on. Otherwise raise pending and future ones."""
+        self.deferred = deferred
+        if self.interrupted and not deferred:
             raise KeyboardInterrupt
 
 
 @contextlib.contextmanager
-def heeded() -> Iterator[Received]:
-    """Inside, SIGTERM is what Ctrl-C is; both are noted until they are to be heeded.
+def catch_stop_signals(*numbers: signal.Signals) -> Iterator[StopRequest]:
+    """Record these signals (by default Ctrl-C and SIGTERM) inside the block. After ``defer(False)``, raise them too.
 
-    In the main thread only, and only where the program has no handlers of its own.
+    This works in the main thread only, and leaves a program's own handlers in place.
     """
-    received = Received()
+    request = StopRequest()
 
     def stop(number: int, frame: FrameType | None) -> None:
-        received.interrupted = True
-        received.terminated |= number == signal.SIGTERM
-        if not received.noted:
+        request.interrupted = True
+        request.terminated |= number == signal.SIGTERM
+        if not request.deferred:
             raise KeyboardInterrupt
 
-    earlier: dict[int, Any] = {}
+    earlier = {}
     if threading.current_thread() is threading.main_thread():
         usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
-        for number, handler in usual.items():
-            if signal.getsignal(number) is handler:
+        for number in numbers or usual:
+            if signal.getsignal(number) is usual[number]:
                 earlier[number] = signal.signal(number, stop)
     try:
-        yield received
+        yield request
     finally:
-        for heard, handler in earlier.items():
-            signal.signal(heard, handler)
+        for number, previous in earlier.items():
+            signal.signal(number, previous)

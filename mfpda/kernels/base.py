@@ -1,37 +1,42 @@
-"""What every inner sampler is: the Kernel protocol, and the parts that kernels share."""
+"""The base class of inner samplers, and the parts that kernels share."""
 
-from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+import dataclasses
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from mfpda.core.schedules import positive
+from mfpda.core import positive
 from mfpda.errors import InputError
-from mfpda.problem.potential import GibbsPotential
+from mfpda.problem import GibbsPotential
+from mfpda.registry import Plug
+
+KernelState = Any  # the state of one particle: any pytree with its position as ``.theta``
+Number = Any  # a number of a plug: a float, a traced array, a schedule of t, or "auto"
+Stepped = TypeVar("Stepped", bound="Kernel")
+State = TypeVar("State")
 
 
 class KernelInfo(NamedTuple):
-    """What one step of any kernel tells diagnostics: V before it, chance of acceptance, divergence.
+    """The report of one step of any kernel."""
 
-    ``gradients`` counts evaluations of grad V, for kernels that spend more than one a step.
-    """
-
-    energy: Array
-    acceptance: Array
+    energy: Array  # V before the step
+    acceptance: Array  # the probability of acceptance
     diverging: Array
-    gradients: Array | int = 1
+    gradients: Array | int = 1  # evaluations of grad V
 
 
 class Position(NamedTuple):
-    """The state of a kernel that remembers only where the particle is."""
+    """The state of a kernel that stores nothing but the particle's position."""
 
     theta: Array
 
 
 class Evaluated(NamedTuple):
-    """The state of a kernel that remembers V and grad V where the particle is."""
+    """The state of a kernel that stores V and grad V at its particle."""
 
     theta: Array
     energy: Array
@@ -42,31 +47,23 @@ class Evaluated(NamedTuple):
         return cls(theta, *jax.value_and_grad(potential)(theta))
 
 
-@runtime_checkable
-class Kernel(Protocol):
-    """One step of one particle under a potential. sampling.py makes M particles of it.
+class Kernel(Plug):
+    """One step of one particle under a potential. The engine maps it over M particles.
 
-    theta is one flat vector in unconstrained space; ``potential(theta)`` is V there, ``jax.value_and_grad(potential)``
-    gives its gradient too, and the density is exp(-V).
+    theta is one flat vector in unconstrained space, with the sites in the order of their declaration.
+    ``potential(theta)`` is V there, and the density is exp(-V). ``jax.value_and_grad(potential)`` also gives grad V.
 
-    A kernel is a frozen dataclass registered as a pytree, its numbers leaves, so that they can change without compiling
-    again. A step never leaves the finite numbers: where it would, the particle stays and the step is ``diverging``.
-    This one is random-walk Metropolis, whole:
+    A subclass is a frozen dataclass and a pytree by itself. It must define ``init`` and ``step``; everything else has a
+    default. If theta would not stay finite, the particle stays and the step reports ``diverging``. For example:
 
     >>> import jax, jax.numpy as jnp, mfpda
-    >>> from dataclasses import dataclass
-    >>> from typing import Any, ClassVar
-    >>> from mfpda.kernels import AUTO, Kernel, KernelInfo, Position
-    >>> @mfpda.plug
-    ... @dataclass(frozen=True)
-    ... class RandomWalk:
-    ...     step_size: Any = AUTO
-    ...     adjusted: ClassVar[bool] = True
-    ...     target_acceptance: ClassVar[float] = 0.3
+    >>> from mfpda.kernels import AUTO, KernelInfo, Position
+    >>> class RandomWalk(mfpda.Kernel):
+    ...     step_size: float = AUTO
+    ...     adjusted = True
+    ...     target_acceptance = 0.3
     ...     def init(self, key, theta, potential):
     ...         return Position(theta)
-    ...     def refresh(self, state, potential):
-    ...         return state
     ...     def step(self, key, state, potential):
     ...         walk_key, accept_key = jax.random.split(key)
     ...         walk = jax.random.normal(walk_key, state.theta.shape, state.theta.dtype)
@@ -77,61 +74,92 @@ class Kernel(Protocol):
     ...         accepted = jax.random.uniform(accept_key) < acceptance
     ...         theta = jnp.where(accepted, proposal, state.theta)
     ...         return Position(theta), KernelInfo(old, acceptance, ~finite, gradients=0)
-    >>> isinstance(RandomWalk(), Kernel)
-    True
-
-    More that a kernel may have. ``adjusted = True`` says that it leaves exp(-V) invariant whatever its numbers
-    are: tempering accepts it, and a diverging step of it is a rejected proposal, not the end of the run.
-    ``target_acceptance`` lets ``step_size="auto"`` tune an adjusted kernel. ``tuned(curvature)`` returns the kernel
-    with a step size for a V of that curvature: all that "auto" is for an unadjusted kernel, and where it begins (else
-    at 1 / sqrt(curvature)) for an adjusted one. ``longest_step(spread)`` bounds the tuned step size of an adjusted one.
-    ``thinning(potential)`` returns a function key -> potential: it is asked for once in a run of many steps, and the
-    function then gives the potential of each step, one for all particles, in place of the run's own.
+    >>> RandomWalk(step_size=0.5)
+    RandomWalk(step_size=0.5)
     """
 
-    def init(self, key: Array, theta: Array, potential: GibbsPotential) -> Any:
-        """The state of a particle that begins at theta. Every state has ``.theta``."""
+    kind: ClassVar[str] = "kernel"
+    # Whether the kernel leaves exp(-V) invariant at any step size. Tempering accepts only such kernels. Their diverging
+    # steps are rejected proposals. A diverging step of any other kernel ends the run.
+    adjusted = False
+    # The acceptance that step_size="auto" aims at. An adjusted kernel without one must be given a step size.
+    target_acceptance = None  # type: float | None
+    # Whether the kernel samples exp(-V). False for a kernel that only minimises V.
+    samples = True
 
-    def refresh(self, state: Any, potential: GibbsPotential) -> Any:
-        """The state under a new potential: what was cached is dropped, momentum is kept."""
+    def __post_init__(self) -> None:
+        if "step_size" in self.settings_by_name:
+            object.__setattr__(self, "step_size", number_or_auto(self.settings_by_name["step_size"]))
 
-    def step(self, key: Array, state: Any, potential: GibbsPotential) -> tuple[Any, KernelInfo]:
-        """One step."""
+    def init(self, key: Array, theta: Array, potential: GibbsPotential) -> KernelState:
+        """Return the state of a particle that begins at theta."""
+        raise NotImplementedError
 
+    def step(self, key: Array, state: KernelState, potential: GibbsPotential) -> tuple[KernelState, KernelInfo]:
+        """Make one step. Return the new state and a report."""
+        raise NotImplementedError
 
-def is_adjusted(kernel: Any) -> bool:
-    """Whether the kernel says that it leaves exp(-V) invariant."""
-    return bool(getattr(kernel, "adjusted", False))
+    def refresh(self, key: Array, state: KernelState, theta: Array, potential: GibbsPotential) -> KernelState:
+        """Return the state of a particle that continues at theta under a new potential.
+
+        By default it begins again at theta. A kernel with momentum keeps it, and computes stored values of V again.
+        """
+        return self.init(key, theta, potential)
+
+    def tuned(self, curvature: Array) -> Self:
+        """Return the kernel with numbers in place of "auto", for a V of this curvature.
+
+        For an adjusted kernel this is where tuning begins, by default at 1 / sqrt(curvature). For an unadjusted kernel
+        it is the step size itself. There is no default, so "auto" is refused for a kernel that does not define it.
+        """
+        if not self.adjusted:
+            advice = f"{type(self).__name__} defines no tuned(curvature) to choose one."
+            raise InputError(f"a number as step_size of {type(self).__name__}", "'auto'", advice)
+        return with_step_size(self, 1 / jnp.sqrt(curvature))
+
+    def longest_step(self, spread: Array) -> Array:
+        """Bound the tuned step size, for particles of this standard deviation. There is no bound by default."""
+        return jnp.asarray(jnp.inf)
+
+    def thinning(self, potential: GibbsPotential) -> Callable[[Array], GibbsPotential]:
+        """Return a function from a key to the potential of one step, shared by all particles: by default V itself."""
+        return lambda key: potential
 
 
 @jax.tree_util.register_static
 class Auto(str):
-    """The word "auto" as a part of a kernel that is not a number yet. It is no leaf, so a kernel that holds it can be
-    an argument of a compiled function, where the number is found."""
+    """The word "auto" in place of a number. It is static, so a kernel that has it can be a traced argument."""
 
     __slots__ = ()
 
 
-AUTO = Auto("auto")
+AUTO: Any = Auto("auto")
 
 
-def number_or_auto(value: Any, name: str = "step_size") -> Any:
-    """A number of a kernel as the user gave it: refused unless positive, a schedule of t, or "auto"."""
+def number_or_auto(value: Number, name: str = "step_size") -> Number:
+    """Return a number that the user gave. Refuse it unless it is positive, a schedule of t, or "auto"."""
     if isinstance(value, str):
-        if value != "auto":
-            name = name.replace("_", " ")
-            raise InputError(f'a {name} (a float, a schedule of t, or "auto")', repr(value), 'Give 0.01 or "auto".')
-        return AUTO
+        if value == "auto":
+            return AUTO
+        name = name.replace("_", " ")
+        raise InputError(f'a {name} (a float, a schedule of t, or "auto")', repr(value), 'Give 0.01 or "auto".')
     if value is None or isinstance(value, (int, float, np.generic)):
         positive(value, name)
     return value
 
 
-State = TypeVar("State")
+def step_size_of(kernel: Kernel) -> Number:
+    """Return the step size of a kernel, or None if it has none."""
+    return kernel.settings_by_name.get("step_size")
+
+
+def with_step_size(kernel: Stepped, step_size: Number) -> Stepped:
+    """Return the kernel with another step size."""
+    return dataclasses.replace(kernel, **{"step_size": step_size})
 
 
 def stay_finite(before: State, after: State, checked: Array) -> tuple[State, Array]:
-    """The state after a step, or the one before it where ``checked`` is not finite; and whether it was not."""
+    """Return the state after a step and False, or the state before it and True if ``checked`` is not finite."""
     finite = jnp.all(jnp.isfinite(checked))
     return jax.tree.map(lambda old, new: jnp.where(finite, new, old), before, after), ~finite
 
@@ -139,7 +167,7 @@ def stay_finite(before: State, after: State, checked: Array) -> tuple[State, Arr
 def metropolis(key: Array, correction: Array, before: Evaluated, proposal: Evaluated) -> tuple[Evaluated, KernelInfo]:
     """Accept with probability min(1, exp(V - V' + correction)).
 
-    Never where V' or the correction is not finite; always out of a place where V is not.
+    Reject a proposal whose V' or correction is not finite. Always move a particle whose own V is not finite.
     """
     finite = jnp.isfinite(proposal.energy) & jnp.isfinite(correction)
     log_ratio = jnp.where(jnp.isfinite(before.energy), before.energy - proposal.energy + correction, 0)

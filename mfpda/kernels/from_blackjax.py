@@ -13,10 +13,9 @@ from jax import Array
 from mfpda.errors import InputError, listed
 from mfpda.kernels.adapters import Adapter
 from mfpda.kernels.base import Auto, KernelInfo, stay_finite
-from mfpda.problem.potential import GibbsPotential
+from mfpda.problem import GibbsPotential
 
-MASSES = ("inverse_mass_matrix", "momentum_inverse_scale")  # where a setting of this name is not given, it is 1
-CACHED = ("logdensity", "logdensity_grad")
+MASSES = ("inverse_mass_matrix", "momentum_inverse_scale")  # settings that are 1 by default
 OURS = ("rng_key", "state", "logdensity_fn", "step_size")
 
 
@@ -33,37 +32,26 @@ class BlackJAXState(NamedTuple):
 class FromBlackJAX(Adapter):
     """An algorithm of BlackJAX with its settings, such as ``FromBlackJAX(blackjax.hmc, num_integration_steps=20)``.
 
-    It samples the log-density -V with BlackJAX's own ``init`` and ``build_kernel``; its settings are the arguments of
-    those. Masses are 1 where none are given; theta is one flat vector, the sites in the order of their declaration in
-    unconstrained space. When the potential changes, the value and gradient that BlackJAX keeps are computed again, and
-    all else (the momentum of ``ghmc``) is kept. "auto" tunes the acceptance to ``targets``.
+    It samples the log-density -V. Settings are the arguments of BlackJAX's ``build_kernel`` and of the kernel that it
+    builds; masses are 1 by default. When the potential changes, the stored value and gradient are computed again. All
+    else, such as the momentum of ``ghmc``, stays. "auto" tunes the acceptance to ``targets``.
 
     >>> FromBlackJAX("hmc", num_integration_steps=20)
     FromBlackJAX('hmc', step_size='auto', num_integration_steps=20)
     """
 
     family: ClassVar[str] = "blackjax"
-    targets: ClassVar = {
-        "mala": 0.574,
-        "hmc": 0.7,
-        "dynamic_hmc": 0.7,
-        "nuts": 0.8,
-        "ghmc": 0.9,
-        "barker_proposal": 0.4,
-    }
-    defaults: ClassVar = {
-        "hmc": {"num_integration_steps": 3},
-        "ghmc": {"alpha": 0.3, "delta": 0.15},
-    }
+    targets: ClassVar = dict(mala=0.574, hmc=0.7, dynamic_hmc=0.7, nuts=0.8, ghmc=0.9, barker_proposal=0.4)
+    defaults: ClassVar = {"hmc": {"num_integration_steps": 3}, "ghmc": {"alpha": 0.3, "delta": 0.15}}
 
-    def _found(self, algorithm: Any) -> str:
+    def _find(self, algorithm: object) -> str:
         known = {
             name: value
             for name, value in vars(_blackjax()).items()
             if hasattr(value, "init") and hasattr(value, "build_kernel") and not isinstance(value, ModuleType)
         }
         given = known.get(algorithm) if isinstance(algorithm, str) else algorithm
-        for name in (*self.targets, *known):  # of several names for one algorithm, the one that we list
+        for name in (*self.targets, *known):  # one algorithm may have several names: prefer the one in targets
             if known.get(name) is given and given is not None:
                 return name
         self._refuse(algorithm, known)
@@ -77,19 +65,17 @@ class FromBlackJAX(Adapter):
             raise InputError(f"every setting of {self.name}", f"no {listed(missing)}", advice)
         if "logdensity_fn" not in kernel:
             self._refuse(self.algorithm, self.targets)
-        self._refuse_unknown(name for name in {**build, **kernel} if name not in OURS)
+        self._check_settings([name for name in {**build, **kernel} if name not in OURS])
         if "step_size" not in kernel:
             if not isinstance(self.step_size, Auto):
-                raise InputError(
-                    f"no step_size for {self.name}, which takes none", repr(self.step_size), "Leave it out."
-                )
-            object.__setattr__(self, "step_size", None)
+                expected = f"no step_size for {self.name}, which takes none"
+                raise InputError(expected, repr(self.step_size), "Leave it out.")
+            vars(self).update(step_size=None)
 
     def _arguments(self) -> tuple[dict[str, inspect.Parameter], dict[str, inspect.Parameter]]:
-        """The parameters of BlackJAX's build_kernel, and of the kernel that it builds."""
+        """Return the parameters of BlackJAX's build_kernel, and of the kernel that it builds."""
         build = dict(inspect.signature(self._algorithm.build_kernel).parameters)
-        needed = [name for name, parameter in build.items() if parameter.default is parameter.empty]
-        if any(name not in self.settings for name in needed):
+        if any(each.default is each.empty and name not in self.settings for name, each in build.items()):
             return build, {}
         return build, dict(inspect.signature(self._built(build)).parameters)
 
@@ -106,17 +92,15 @@ class FromBlackJAX(Adapter):
         extra = {name: value for name, value in offered.items() if name in wanted}
         return BlackJAXState(self._algorithm.init(theta, _log_density(potential), **extra))
 
-    def refresh(self, state: BlackJAXState, potential: GibbsPotential) -> BlackJAXState:
-        value, gradient = jax.value_and_grad(_log_density(potential))(state.theta)
-        fresh = dict(zip(CACHED, (value, gradient), strict=True))
+    def refresh(self, key: Array, state: BlackJAXState, theta: Array, potential: GibbsPotential) -> BlackJAXState:
+        value, gradient = jax.value_and_grad(_log_density(potential))(theta)
+        fresh = {"position": theta, "logdensity": value, "logdensity_grad": gradient}
         return BlackJAXState(state.inner._replace(**{k: v for k, v in fresh.items() if k in state.inner._fields}))
 
     def step(self, key: Array, state: BlackJAXState, potential: GibbsPotential) -> tuple[BlackJAXState, KernelInfo]:
         build, arguments = self._arguments()
-        settings = {name: value for name, value in self.named_settings.items() if name in arguments}
-        for name in MASSES:
-            if name in arguments and name not in settings:
-                settings[name] = jnp.ones_like(state.theta)
+        given = {**dict.fromkeys(MASSES, jnp.ones_like(state.theta)), **self.settings_by_name}
+        settings = {name: value for name, value in given.items() if name in arguments}
         after, info = self._built(build)(key, state.inner, _log_density(potential), **settings)
         after, diverging = stay_finite(state, BlackJAXState(after), getattr(after, "logdensity", after.position))
         energy = -state.inner.logdensity
@@ -125,7 +109,7 @@ class FromBlackJAX(Adapter):
         return after, KernelInfo(energy, acceptance, diverging, getattr(info, "num_integration_steps", 1))
 
     def tuned(self, curvature: Array) -> "FromBlackJAX":
-        """Where acceptance begins: 0.5 / curvature for mala, whose step is a step of ULA, else its root."""
+        """Begin tuning at 0.5 / curvature for mala, whose step is a step of ULA, and at its root for the others."""
         step = 0.5 / curvature
         return replace(self, step_size=step if self.algorithm == "mala" else jnp.sqrt(step))
 
@@ -139,5 +123,5 @@ def _blackjax() -> ModuleType:
         import blackjax
     except ImportError:
         advice = "Install it: pip install 'mfpda[blackjax]'."
-        raise InputError("the package blackjax for its kernels", "that it is not installed", advice) from None
+        raise InputError("the package blackjax for its kernels", "no such package", advice) from None
     return blackjax

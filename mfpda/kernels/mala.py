@@ -1,42 +1,32 @@
 """The Metropolis-adjusted Langevin algorithm."""
 
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from mfpda.kernels.base import AUTO, Evaluated, KernelInfo, metropolis, number_or_auto
-from mfpda.problem.potential import GibbsPotential
-from mfpda.registry import plug
+from mfpda.kernels.base import AUTO, Evaluated, Kernel, KernelInfo, Number, metropolis
+from mfpda.problem import GibbsPotential
 
 
-@plug
-@dataclass(frozen=True)
-class MALA:
-    """A step of unadjusted Langevin as a proposal, accepted or rejected so that exp(-V) stays invariant.
+class MALA(Kernel):
+    """Propose a step of unadjusted Langevin. Accept or reject it so that exp(-V) stays invariant.
 
     With step size eta, xi ~ N(0, I), proposal theta' = theta - eta g + sqrt(2 eta) xi, g = grad V(theta) and
-    g' = grad V(theta'), the Metropolis-Hastings ratio (Roberts and Tweedie 1996) is, the squares multiplied out,
+    g' = grad V(theta'), the Metropolis-Hastings ratio (Roberts and Tweedie 1996) simplifies to
 
         log ratio = V(theta) - V(theta') + sqrt(eta / 2) xi . (g + g') - (eta / 4) |g + g'|^2,
 
-    which needs no difference of large squares. V and g are kept, so a step costs one new gradient.
+    which needs no difference of large squares. The state stores V and g, so a step costs one new gradient.
     """
 
-    step_size: Any = AUTO
-    adjusted: ClassVar[bool] = True
-    target_acceptance: ClassVar[float] = 0.574
-
-    def __post_init__(self):
-        object.__setattr__(self, "step_size", number_or_auto(self.step_size))
+    step_size: Number = AUTO
+    adjusted = True
+    target_acceptance = 0.574
 
     def init(self, key: Array, theta: Array, potential: GibbsPotential) -> Evaluated:
         return Evaluated.at(theta, potential)
-
-    def refresh(self, state: Evaluated, potential: GibbsPotential) -> Evaluated:
-        return Evaluated.at(state.theta, potential)
 
     def step(self, key: Array, state: Evaluated, potential: GibbsPotential) -> tuple[Evaluated, KernelInfo]:
         noise_key, accept_key = jax.random.split(key)
@@ -47,5 +37,5 @@ class MALA:
         return metropolis(accept_key, correction, state, proposal)
 
     def tuned(self, curvature: Array) -> "MALA":
-        """eta = 0.5 / curvature to begin with; acceptance takes it from there."""
+        """Begin tuning at eta = 0.5 / curvature."""
         return replace(self, step_size=0.5 / curvature)

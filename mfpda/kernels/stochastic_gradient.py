@@ -1,47 +1,32 @@
 """Stochastic-gradient Langevin: the unadjusted Langevin algorithm on a few anchors a step."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from jax import Array
 
-from mfpda.core.schedules import positive_count
+from mfpda.core import positive_count
 from mfpda.kernels.ula import ULA
-from mfpda.problem.potential import GibbsPotential
-from mfpda.registry import plug
+from mfpda.problem import GibbsPotential
 
 
-@plug
-@dataclass(frozen=True)
 class StochasticGradient(ULA):
-    """ULA's step on m = ``anchors`` anchors, drawn anew for every step and the same for all particles (after Welling
-    and Teh 2011). With step size eta and xi ~ N(0, I),
+    """ULA on m = ``anchors`` random anchors (after Welling and Teh 2011). With step size eta and xi ~ N(0, I),
 
-        theta <- theta - eta grad V_m(theta) + sqrt(2 eta) xi,      E V_m = V,
+        theta <- theta - eta grad V_m(theta) + sqrt(2 eta) xi,      E V_m = V.
 
-    V_m the potential V on anchors drawn in proportion to the size of their coefficients (``GibbsPotential.thinning``).
-    A step costs the same however many anchors there are: in a Stream, where every outer step adds a batch of them, its
-    cost is constant in t. Where there are no more than m, the step is ULA's.
+    V_m has m anchors, drawn for every step in proportion to the size of their coefficients and shared by all particles
+    (``GibbsPotential.thinning``). So the cost of a step does not grow with the number of anchors, as it does for other
+    kernels in a Stream. With at most m anchors this is ULA.
 
-    What it adds to ULA's bias: let grad V_m have variance v along a direction in which V is quadratic, of curvature k.
-    The variance after a step is (1 - eta k)^2 times that before it, plus 2 eta + eta^2 v, and stays the same at
+    Let grad V_m have variance v along a direction in which V is quadratic with curvature k. The stationary variances of
+    a particle and of the mean of M particles are
 
-        Var theta = (1/k) (1 + eta v / 2) / (1 - eta k / 2),
+        Var theta = (1/k) (1 + eta v / 2) / (1 - eta k / 2),    Var mean = (2/M + eta v) / (k (2 - eta k)).
 
-    ULA's times 1 + eta v / 2. The anchors are shared, so their noise moves all M particles together. It leaves the
-    spread around their mean as ULA's, and goes into the mean, whose variance a step makes (1 - eta k)^2 times itself
-    plus 2 eta / M + eta^2 v:
-
-        Var mean = (2/M) / (k (2 - eta k)) + eta v / (k (2 - eta k)).
-
-    The second part does not fall with M. By it all predictions err together: it averages out over steps, about
-    1 / (eta k) of them for one independent error, and over outer steps under dual averaging, never over particles. v is
-    of the order of (gamma sum|c| / T)^2 / m times the variance of dh/dtheta between neighbouring anchors, so a low
-    temperature makes it large. A smaller ``step_size`` and more ``anchors`` lessen it, each in proportion; ``ULA`` has
-    none of it.
-
-    ``step_size="auto"`` is ULA's, 0.1 / curvature, for the curvature of a V_m: its noise makes that larger on average,
-    so the step is shorter; but v has no part in it.
+    ULA has v = 0. Particles share anchors, so the error eta v of their mean does not fall with M. It averages out over
+    about 1 / (eta k) steps. v is of the order of (gamma sum|c| / T)^2 / m times the variance of dh/dtheta between
+    neighbouring anchors. A smaller ``step_size`` and more ``anchors`` reduce the error in proportion; "auto" ignores v.
     """
 
     anchors: int = field(default=256, metadata={"static": True})
@@ -51,5 +36,5 @@ class StochasticGradient(ULA):
         object.__setattr__(self, "anchors", positive_count(self.anchors, "anchors"))
 
     def thinning(self, potential: GibbsPotential) -> Callable[[Array], GibbsPotential]:
-        """key -> the potential of one step."""
+        """Draw ``anchors`` anchors for each step."""
         return potential.thinning(self.anchors)

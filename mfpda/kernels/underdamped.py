@@ -2,56 +2,53 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import field, replace
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from mfpda.errors import InputError, listed
-from mfpda.kernels.base import AUTO, Auto, KernelInfo, number_or_auto, stay_finite
-from mfpda.problem.potential import GibbsPotential
-from mfpda.registry import plug
+from mfpda.kernels.base import AUTO, Auto, Kernel, KernelInfo, Number, number_or_auto, stay_finite
+from mfpda.problem import GibbsPotential
 
 INTEGRATORS = ("baoab", "frozen_force")
 
 
 class PhasePoint(NamedTuple):
-    """Where a particle is, and its velocity."""
+    """The position and the velocity of a particle."""
 
     theta: Array
     velocity: Array
 
 
-@plug
-@dataclass(frozen=True)
-class Underdamped:
+class Underdamped(Kernel):
     """dtheta = v dt,  dv = -grad V dt - g v dt + sqrt(2 g) dW, with friction g, in steps of h = ``step_size``.
 
-    ``integrator="baoab"`` (Leimkuhler and Matthews 2013) alternates exact parts: with f2 = exp(-g h),
+    ``integrator="baoab"`` (Leimkuhler and Matthews 2013) alternates exact parts. With f2 = exp(-g h),
 
         v <- v - h grad V(theta),  theta <- theta + (h/2) v,  v <- f2 v + sqrt(1 - f2^2) xi,  theta <- theta + (h/2) v.
 
-    Its two half kicks are joined into one, which leaves the positions as they are and costs one gradient a step. The
-    stationary law of theta is biased by O(h^2), and not at all on a Gaussian.
+    This joins its two half kicks into one, so a step costs one gradient. The positions are the same. The stationary law
+    of theta has a bias of O(h^2), and none on a Gaussian.
 
     ``integrator="frozen_force"`` is the one the paper cites (Cheng, Chatterji, Bartlett and Jordan 2018): the exact
-    solution with grad V held at the step's beginning. With f0 = (1 - f2)/g and f1 = (h - f0)/g,
+    solution with grad V fixed during the step. Its bias is O(h). With f0 = (1 - f2)/g and f1 = (h - f0)/g,
 
         theta <- theta + f0 v - f1 grad V + e_x,   v <- f2 v - f0 grad V + e_v,
-        Var e_x = (2/g)(h - 2 f0 + (1 - f2^2)/(2 g)),   Cov = (1 - f2)^2 / g,   Var e_v = 1 - f2^2,
+        Var e_x = (2/g)(h - 2 f0 + (1 - f2^2)/(2 g)),   Cov = (1 - f2)^2 / g,   Var e_v = 1 - f2^2.
 
-    biased by O(h). The velocity survives from one outer step to the next: with one inner step and ``rule="latest"``
-    this is mean-field underdamped Langevin. Step sizes are lengths of time here, the square root of ULA's in scale.
+    The velocity survives from one outer step to the next: with one inner step and ``rule="latest"`` this is mean-field
+    underdamped Langevin. Step sizes are lengths of time here, so they compare to the square root of ULA's.
     """
 
-    step_size: Any = AUTO
-    friction: Any = AUTO
+    step_size: Number = AUTO
+    friction: Number = AUTO
     integrator: str = field(default="baoab", metadata={"static": True})
 
     def __post_init__(self):
-        object.__setattr__(self, "step_size", number_or_auto(self.step_size))
+        super().__post_init__()
         object.__setattr__(self, "friction", number_or_auto(self.friction, "friction"))
         if callable(self.friction):
             raise InputError('a float or "auto" as friction', "a schedule", "Only the step size can depend on t.")
@@ -61,8 +58,8 @@ class Underdamped:
     def init(self, key: Array, theta: Array, potential: GibbsPotential) -> PhasePoint:
         return PhasePoint(theta, jax.random.normal(key, theta.shape, theta.dtype))
 
-    def refresh(self, state: PhasePoint, potential: GibbsPotential) -> PhasePoint:
-        return state
+    def refresh(self, key: Array, state: PhasePoint, theta: Array, potential: GibbsPotential) -> PhasePoint:
+        return PhasePoint(theta, state.velocity)
 
     def step(self, key: Array, state: PhasePoint, potential: GibbsPotential) -> tuple[PhasePoint, KernelInfo]:
         energy, gradient = jax.value_and_grad(potential)(state.theta)
@@ -72,15 +69,14 @@ class Underdamped:
         return after, KernelInfo(energy, jnp.ones_like(energy), diverging)
 
     def tuned(self, curvature: Array) -> "Underdamped":
-        """With w = sqrt(curvature), h = 1 / w and friction w / 2; with a frozen force h = 0.2 / w and friction 2 w,
-        Cheng's, where the variance along a direction of that curvature is 5 % too large, as ULA's."""
-        frequency = jnp.sqrt(curvature)
-        step, friction = (1.0, 0.5) if self.integrator == "baoab" else (0.2, 2.0)
-        return replace(
-            self,
-            step_size=step / frequency if isinstance(self.step_size, Auto) else self.step_size,
-            friction=friction * frequency if isinstance(self.friction, Auto) else self.friction,
-        )
+        """Return the kernel with numbers in place of "auto". With w = sqrt(curvature), h = 1 / w and friction is w / 2.
+
+        With a frozen force h = 0.2 / w, and friction is 2 w as Cheng's. Variance is then 5 % too large, as ULA's is.
+        """
+        w = jnp.sqrt(curvature)
+        h, g = (1 / w, w / 2) if self.integrator == "baoab" else (0.2 / w, 2 * w)
+        h = h if isinstance(self.step_size, Auto) else self.step_size
+        return replace(self, step_size=h, friction=g if isinstance(self.friction, Auto) else self.friction)
 
 
 def _baoab(key: Array, state: PhasePoint, gradient: Array, h: Array, g: Array) -> PhasePoint:
@@ -98,17 +94,15 @@ def _frozen_force(key: Array, state: PhasePoint, gradient: Array, h: Array, g: A
     slope = covariance / v_variance
     x_noise = jax.random.normal(x_key, state.theta.shape, state.theta.dtype)
     x_noise = slope * v_noise + jnp.sqrt(x_variance - slope * covariance) * x_noise
-    return PhasePoint(
-        state.theta + f0 * state.velocity - f1 * gradient + x_noise, f2 * state.velocity - f0 * gradient + v_noise
-    )
+    theta = state.theta + f0 * state.velocity - f1 * gradient + x_noise
+    return PhasePoint(theta, f2 * state.velocity - f0 * gradient + v_noise)
 
 
 def frozen_force_coefficients(h: Array, g: Array) -> tuple[Array, Array, Array, Array, Array, Array]:
-    """f2, f0, f1, Var e_x, Cov, Var e_v of the frozen-force step, to rounding also where g h is small.
+    """Return f2, f0, f1, Var e_x, Cov, Var e_v of the frozen-force step, accurate for any g h.
 
-    With a = g h, f1 = h^2 (a - (1 - e^-a)) / a^2 and Var e_x = (2/g^2)(a - 2 (1 - e^-a) + (1 - e^-2a)/2) lose every
-    digit as a falls (like a^2 and a^3 next to a). Below a = 1/2 their Taylor series in -a is summed instead, whose
-    coefficients are 1/k! from k = 2 and (2 - 2^(k-1))/k! from k = 3.
+    With a = g h, f1 = h^2 (a - (1 - e^-a)) / a^2 and Var e_x = (2/g^2)(a - 2 (1 - e^-a) + (1 - e^-2a)/2) lose digits
+    if a is small. Below 1/2 their Taylor series replace them, with terms 1/k! from k = 2 and (2 - 2^(k-1))/k! from 3.
     """
     a = jnp.asarray(g * h)
     once, twice = -jnp.expm1(-a), -jnp.expm1(-2 * a)
@@ -120,7 +114,7 @@ def frozen_force_coefficients(h: Array, g: Array) -> tuple[Array, Array, Array, 
 
 
 def _series(a: Array, first: int, numerator: Callable[[int], float]) -> Array:
-    """sum over k >= first of numerator(k) / k! (-a)^(k - first), by Horner's rule: twenty terms do at a = 1/2."""
+    """Sum numerator(k) / k! (-a)^(k - first) over k >= first by Horner's rule. Twenty terms suffice at a = 1/2."""
     total = jnp.zeros_like(a)
     for k in reversed(range(first, first + 20)):
         total = numerator(k) / math.factorial(k) - a * total

@@ -1,26 +1,20 @@
-"""Files of runs: netCDF that ArviZ reads, put in place whole, with what a run needs to go on in a group of its own."""
+"""Files written in one piece: a reader sees the old file or the new one. Trees and data sets are netCDF."""
 
 import contextlib
-import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 import xarray as xr
 
 from mfpda.errors import InputError
 
-RUN_STATE = "run_state"
 FORMAT = 1
 
 
 def write(path: str | os.PathLike[str], tree: xr.DataTree) -> None:
-    """The tree as netCDF, in one piece: a reader sees the old file or the new one."""
+    """Write the tree as netCDF."""
     check_writable(path)
     with in_one_piece(path) as unfinished:
         tree.to_netcdf(unfinished, engine="h5netcdf")
@@ -28,7 +22,7 @@ def write(path: str | os.PathLike[str], tree: xr.DataTree) -> None:
 
 @contextlib.contextmanager
 def in_one_piece(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A name to write to, put in place of the path when all went well."""
+    """A temporary name to write to. The file moves to its path when all went well."""
     folder, name = os.path.split(path)
     unfinished = Path(folder, f".{name}.unfinished")
     try:
@@ -87,39 +81,3 @@ def read(path: str | os.PathLike[str]) -> xr.DataTree:
             f"a file of format {FORMAT} or older", f"format {tree.attrs['format']}", "Install a newer mfpda."
         )
     return tree
-
-
-def leaves(state: Any) -> dict[str, np.ndarray]:
-    """The leaves of a pytree by their places in it."""
-    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(state)}
-
-
-def rebuilt(found: Mapping[str, np.ndarray], template: Any) -> Any:
-    """A pytree of the template's structure with leaves that ``leaves`` gave."""
-    places, structure = jax.tree_util.tree_flatten_with_path(template)
-    wanted = {jax.tree_util.keystr(path): kind for path, kind in places}
-    if list(wanted) != list(found) or any(found[place].shape != kind.shape for place, kind in wanted.items()):
-        raise InputError(
-            f"a run state of {len(wanted)} arrays of the shapes that this kernel and rule have",
-            f"{len(found)} arrays: {json.dumps({place: list(leaf.shape) for place, leaf in found.items()})}",
-            "Load with the kernel and the rule of the run.",
-        )
-    return jax.tree_util.tree_unflatten(
-        structure, [jnp.asarray(found[place], kind.dtype) for place, kind in wanted.items()]
-    )
-
-
-def pack(state: Any) -> xr.Dataset:
-    """The leaves of a pytree as variables that name their places."""
-    return xr.Dataset(
-        {
-            f"leaf_{k}": ([f"leaf_{k}_dim_{axis}" for axis in range(leaf.ndim)], leaf, {"place": place})
-            for k, (place, leaf) in enumerate(leaves(state).items())
-        }
-    )
-
-
-def unpack(dataset: xr.Dataset, template: Any) -> Any:
-    """A pytree of the template's structure with the leaves that ``pack`` stored."""
-    stored = [dataset[f"leaf_{k}"] for k in range(len(dataset.data_vars))]
-    return rebuilt({leaf.attrs["place"]: leaf.values for leaf in stored}, template)

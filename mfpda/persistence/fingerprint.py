@@ -1,7 +1,6 @@
 """Whether a model is the one of an earlier run: the same names, and the same values at a few of its particles."""
 
 import json
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,48 +8,51 @@ import numpy as np
 from jax import Array
 
 from mfpda.errors import InputError
-from mfpda.problem.data import Examples
-from mfpda.problem.model import Model
-from mfpda.problem.outputs import outputs_at
+from mfpda.problem import Problem
 
 FEW = 4  # particles and examples that are compared
-VALUES = "h(theta, x)", "log p0(theta)", "loss"
+Names = dict[str, str | float]
 
 
-def names(model: Model, x: Any) -> dict[str, Any]:
+def names(problem: Problem) -> Names:
     """What can be compared before anything is evaluated, in a form that a file can hold."""
     return {
-        "sites": json.dumps([[site.name, list(site.shape)] for site in model.structure(x).sites]),
-        "loss": type(model.loss).__name__,
-        "temperature": float(model.temperature),
+        "sites": json.dumps([[site.name, list(site.shape)] for site in problem.neuron.sites]),
+        "loss": type(problem.loss).__name__,
+        "temperature": float(problem.temperature),
     }
 
 
-def values(model: Model, thetas: Array, examples: Examples) -> dict[str, Array]:
+def values(problem: Problem, thetas: Array) -> dict[str, Array]:
     """Outputs, prior densities and losses of the first few particles at the first few examples."""
-    return _values(model, thetas[:FEW], examples.x[:FEW], None if examples.y is None else examples.y[:FEW])
+    return _values(problem.at(slice(0, FEW)), thetas[:FEW])
 
 
 @jax.jit
-def _values(model: Model, thetas: Array, x: Array, y: Any) -> dict[str, Array]:
-    outputs = outputs_at(model, thetas, x)
-    log_densities = jax.vmap(model.log_prior, in_axes=(0, None))(thetas, x[0])
-    losses = model.loss.over_rows(model.loss.value, jnp.mean(outputs, axis=0), y)
-    return dict(zip(VALUES, (outputs, log_densities, losses), strict=True))
+def _values(problem: Problem, thetas: Array) -> dict[str, Array]:
+    outputs = problem.outputs_at(thetas, problem.x)
+    return {
+        "h(theta, x)": outputs,
+        "log p0(theta)": jax.vmap(problem.log_prior)(thetas),
+        "loss": problem.per_example(problem.loss.value, jnp.mean(outputs, axis=0)),
+    }
 
 
-def check_names(model: Model, x: Any, earlier: dict[str, Any]) -> None:
+VALUES = "h(theta, x)", "log p0(theta)", "loss"
+
+
+def check_names(problem: Problem, earlier: Names) -> None:
     """Refuse a model with other sites, another loss or another temperature."""
-    for what, ours in names(model, x).items():
+    for what, ours in names(problem).items():
         if earlier[what] != ours:
             raise InputError(
                 f"the model of that run, with {what} {earlier[what]}", f"{what} {ours}", "Pass that model."
             )
 
 
-def check_values(model: Model, thetas: Array, examples: Examples, earlier: dict[str, Array]) -> None:
+def check_values(problem: Problem, thetas: Array, earlier: dict[str, Array]) -> None:
     """Refuse a model that computes something else."""
-    for what, now in values(model, thetas, examples).items():
+    for what, now in values(problem, thetas).items():
         theirs, ours = np.asarray(earlier[what]), np.asarray(now)
         wrong = ~np.isclose(theirs, ours, rtol=1e-3, atol=1e-4)
         if wrong.any():

@@ -1,8 +1,8 @@
-"""Recorded outer steps on disk: a zarr store that xarray opens at any time, one chunk a step and variable.
+"""Recorded outer steps on disk: a zarr store that xarray can open at any time, one chunk per step and variable.
 
-Its arrays have their full length from the first row on, so that a step only adds files, each put in place whole, and
-never rewrites what describes them. A row is there when its numbers are: they are written after its particles. Every
-chunk carries a checksum, so what was damaged later is refused and not read.
+Its arrays have their full length from the first row on. So a step only adds files, each written in one piece, and never
+rewrites metadata. The numbers of a row are written after its particles, and complete it. Every chunk carries a
+checksum, so that a damaged one is refused.
 
     history.zarr/particle_history   a variable per site, dims (chain, outer_step, draw, site dims)
     history.zarr/outer_stats        the variable "values", dims (chain, outer_step, statistic)
@@ -21,8 +21,8 @@ import numpy as np
 import xarray as xr
 
 from mfpda.errors import InputError
-from mfpda.persistence import files as storage
-from mfpda.progress.history import Row
+from mfpda.persistence.files import in_one_piece
+from mfpda.progress import Row
 
 FOLDER, HISTORY, STATS, ANCHORS = "history.zarr", "particle_history", "outer_stats", "anchors.zarr"
 CHECKSUM = 4  # bytes at the end of every chunk
@@ -30,7 +30,7 @@ CHECKSUM = 4  # bytes at the end of every chunk
 
 @contextlib.contextmanager
 def appearing_whole(path: Path) -> Iterator[Path]:
-    """A folder to fill, which takes its name when all went well; what an interrupted try has left is removed."""
+    """A folder to fill. It gets its name when all went well. Remains of an interrupted attempt are removed."""
     unfinished = path.with_name(f".{path.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
@@ -45,7 +45,7 @@ class HistoryStore:
     """The rows of one run, and the anchors of a stream, in the folder of its checkpoint."""
 
     def __init__(self, folder: Path, steps: Sequence[int]):
-        """``steps`` are the outer steps that are to be recorded, in order."""
+        """``steps`` are the outer steps that the run will record, in order."""
         self.folder, self.steps = folder, list(steps)
         self._places = {t: k for k, t in enumerate(self.steps)}
         self._arrays: dict[str, Any] = {}
@@ -61,10 +61,10 @@ class HistoryStore:
         return [str(name) for name in self._array(FOLDER, STATS, "statistic")[:]]
 
     def write(self, row: Row, described: Callable[[Row], tuple[xr.Dataset, xr.Dataset]]) -> Row:
-        """Put the row in its place, and give back one that holds no particles but reads them where they lie.
+        """Write the row, and return one that holds no particles but reads them from disk.
 
-        ``described(row)`` is the row as the data sets of its particles and of its numbers; the first one that is
-        written tells how the store is to look.
+        ``described(row)`` gives the row as two data sets, of its particles and of its numbers. The first row that is
+        written defines the layout of the store.
         """
         if not (self.folder / FOLDER).exists():
             self._create(*described(row))
@@ -75,7 +75,7 @@ class HistoryStore:
         return self.read_later(row)
 
     def read_later(self, row: Row) -> Row:
-        """The row without its particles, which are read where they lie when they are asked for."""
+        """The row without its particles, which are read from disk when needed."""
         return row._replace(particles=StoredParticles(self, self._places[row.outer_step]))
 
     def write_stats(self, row: Row) -> None:
@@ -97,7 +97,7 @@ class HistoryStore:
             return rows
 
     def opened(self, rows: int) -> xr.Dataset:
-        """The first rows of the particle history as a data set that reads from disk what is asked of it."""
+        """The first rows of the particle history as a data set that reads from disk when needed."""
         with self._refused_if_damaged():
             dataset = xr.open_dataset(
                 self.folder / FOLDER, engine="zarr", group=HISTORY, chunks=None, cache=False, consolidated=False,
@@ -108,7 +108,7 @@ class HistoryStore:
         return dataset[self.sites].assign_coords(labels).isel(outer_step=slice(0, rows)).drop_attrs()
 
     def lengthen(self) -> None:
-        """Make room for all steps in a store that was made for fewer. What was interrupted here is done again."""
+        """Make room for all steps in a store that was made for fewer. An interrupted call can be repeated."""
         if not (self.folder / FOLDER).exists():
             return
         for group in (STATS, HISTORY):
@@ -176,15 +176,15 @@ class HistoryStore:
             yield zarr.create_group(folder, zarr_format=3)
 
     def _put(self, value: np.ndarray, k: int, *names: str) -> None:
-        """Write the chunk of the k-th step as zarr would, numbers and then their checksum, in a tenth of the time."""
+        """Write the chunk of the k-th step as zarr would, numbers and then their checksum, in a fifth of its time."""
         import google_crc32c
 
         content = np.ascontiguousarray(value, self._array(*names).dtype.newbyteorder("<")).tobytes()
-        with storage.in_one_piece(self._chunk(k, *names)) as unfinished, open(unfinished, "wb", buffering=0) as file:
+        with in_one_piece(self._chunk(k, *names)) as unfinished, open(unfinished, "wb", buffering=0) as file:
             file.write(content + google_crc32c.value(content).to_bytes(CHECKSUM, "little"))
 
     def _has(self, k: int, *names: str) -> bool:
-        """Whether the chunk of the k-th step is there, in its full length."""
+        """Whether the chunk of the k-th step exists in its full length."""
         array, chunk = self._array(*names), self._chunk(k, *names)
         size = array.dtype.itemsize * int(np.prod(array.chunks)) + CHECKSUM
         return os.path.isfile(chunk) and os.path.getsize(chunk) == size
@@ -217,12 +217,12 @@ class HistoryStore:
             raise InputError(
                 f"the history of a run in {str(self.folder)!r}",
                 f"a damaged one ({what})",
-                "Copy the folder again from where it is whole, or begin the run anew in another.",
+                "Copy the folder again from an intact copy, or begin the run again in another folder.",
             ) from error
 
 
 def _new_array(group: Any, name: str, dims: Any, shape: Any, dtype: np.dtype) -> None:
-    """An array with a chunk for each outer step, of numbers that are NaN, or 0, until they are written."""
+    """An array with a chunk for each outer step. Its numbers are NaN, or 0, until they are written."""
     from zarr.codecs import Crc32cCodec
 
     chunks = tuple(1 if dim in ("chain", "outer_step") else max(size, 1) for dim, size in zip(dims, shape, strict=True))
@@ -239,7 +239,7 @@ def _new_coordinate(group: Any, name: str, labels: np.ndarray) -> None:
 
 
 class StoredParticles(Mapping[str, np.ndarray]):
-    """The particles of a row that lies on disk, read when they are asked for."""
+    """The particles of a row on disk, read when needed."""
 
     def __init__(self, store: HistoryStore, k: int):
         self._store, self._k = store, k

@@ -1,7 +1,7 @@
-"""Priors that NumPyro lacks, and the paper's penalties said as priors."""
+"""Priors that NumPyro lacks, and the paper's penalties as priors."""
 
 import math
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,32 +11,29 @@ from jax.scipy.special import gammaln
 from numpyro.distributions import constraints
 from numpyro.distributions.util import promote_shapes, validate_sample
 
-from mfpda.core.schedules import positive
+from mfpda.core import positive
 from mfpda.errors import InputError
 
 
 class PowerNormal(dist.Distribution):
     """Density proportional to exp(-rate |theta|^power), power in (1, 2]: the paper's l_p penalty as a prior.
 
-    The normaliser is 2 Gamma(1 + 1/power) rate^(-1/power), and rate |theta|^power ~ Gamma(1/power), which is how it is
-    sampled. power = 2 is Normal(0, sqrt(1 / (2 rate))).
+    The normaliser is 2 Gamma(1 + 1/power) rate^(-1/power), and rate |theta|^power ~ Gamma(1/power). power = 2 is
+    Normal(0, sqrt(1 / (2 rate))).
 
     >>> prior = PowerNormal(rate=10.0, power=1.5).expand([50]).to_event(1)
     >>> prior.sample(jax.random.key(0)).shape
     (50,)
     """
 
-    arg_constraints: ClassVar[dict[str, Any]] = {"rate": constraints.positive, "power": constraints.interval(1.0, 2.0)}
+    arg_constraints: ClassVar[dict] = {"rate": constraints.positive, "power": constraints.interval(1.0, 2.0)}
     support = constraints.real
     reparametrized_params: ClassVar[list[str]] = ["rate"]
 
     def __init__(self, rate=1.0, power=2.0, *, validate_args=None):
         if not isinstance(power, jax.core.Tracer) and not np.all((np.asarray(power) > 1) & (np.asarray(power) <= 2)):
-            raise InputError(
-                "a power in (1, 2]",
-                repr(power),
-                "The Gibbs potential must be differentiable, so l_1 is out of reach: 1.01 is nearly sparse.",
-            )
+            advice = "The Gibbs potential must be differentiable, so l_1 is excluded. A power of 1.01 is nearly sparse."
+            raise InputError("a power in (1, 2]", repr(power), advice)
         if isinstance(rate, (int, float)):
             positive(rate, "the rate of PowerNormal")
         self.rate, self.power = promote_shapes(rate, power)
@@ -65,16 +62,16 @@ class PowerNormal(dist.Distribution):
 
 
 class Penalty(NamedTuple):
-    """The paper's regulariser in this project's terms: a prior for every parameter, and the temperature."""
+    """The paper's regulariser as a prior for every parameter and a temperature."""
 
     prior: dist.Distribution
     temperature: float
 
 
 def penalty(lambda1: float, lambda2: float, power: float = 2.0) -> Penalty:
-    """The paper's lambda1 E|theta|^power + lambda2 E log q, as T KL(q || p0) up to a constant.
+    """Write the paper's lambda1 E|theta|^power + lambda2 E log q as T KL(q || p0), up to a constant.
 
-    T = lambda2 and p0 is proportional to exp(-(lambda1 / lambda2) |theta|^power) in every coordinate: for power 2 that
+    T = lambda2, and p0 is proportional to exp(-(lambda1 / lambda2) |theta|^power) in every coordinate. For power 2 this
     is Normal(0, sqrt(lambda2 / (2 lambda1))).
 
     >>> prior, temperature = penalty(lambda1=1e-2, lambda2=1e-3)

@@ -1,1 +1,6 @@
-"""What a run consists of: its settings, its state, and the rows that it records."""
+"""What a run consists of: its settings, its state, what it records, and its progress."""
+
+from mfpda.progress.datasets import rows_from
+from mfpda.progress.progress import Progress, Settings
+from mfpda.progress.record import CERTIFICATE_STATS, OUTER_STATS, Record, Row, recorded_steps
+from mfpda.progress.state import RunState, current_potential, grown, initial_state

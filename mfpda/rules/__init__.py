@@ -1,18 +1,16 @@
 """Outer rules: how linearisations of the loss become the coefficients of the next Gibbs potential."""
 
 from mfpda.registry import Registry
-from mfpda.rules.base import Coefficients as Coefficients
-from mfpda.rules.base import Dual as Dual
-from mfpda.rules.base import Problem as Problem
-from mfpda.rules.base import Rule as Rule
-from mfpda.rules.dual_averaging import DualAveraging as DualAveraging
-from mfpda.rules.dual_coordinate_ascent import DualCoordinateAscent as DualCoordinateAscent
-from mfpda.rules.dual_newton import DualNewton as DualNewton
-from mfpda.rules.fictitious_play import FictitiousPlay as FictitiousPlay
-from mfpda.rules.latest import Latest as Latest
+from mfpda.rules.automatic import pick
+from mfpda.rules.base import Coefficients, Defaults, Dual, Renewal, Rule, RuleState, padded
+from mfpda.rules.dual_averaging import DualAveraging
+from mfpda.rules.dual_coordinate_ascent import DualCoordinateAscent
+from mfpda.rules.dual_newton import DualNewton
+from mfpda.rules.fictitious_play import FictitiousPlay
+from mfpda.rules.latest import Latest
 
-RULES = Registry(
-    "rule",
+RULES: Registry[Rule] = Registry(
+    Rule,
     {
         "dual_averaging": DualAveraging,
         "dual_newton": DualNewton,

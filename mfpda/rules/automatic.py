@@ -6,17 +6,13 @@ from mfpda.rules.base import Rule
 from mfpda.rules.dual_averaging import DualAveraging
 from mfpda.rules.dual_newton import DualNewton
 
-LARGEST = 2**28  # numbers in H: a GiB in single precision
+LARGEST = 2**28  # numbers in H, a GiB in single precision; it is fixed, so that a resumed run chooses the same rule
 
 
-def picked(
+def pick(
     is_stream: bool, batch_size: int | None, predictions: tuple[int, ...], particles: int, has_init: bool
 ) -> tuple[Rule, str]:
-    """The rule, and why: by where examples come from, by the size of H (``predictions`` is the shape of them all,
-    examples first) and by whether particles begin as draws of the prior.
-
-    It does not depend on how much memory is free, so that a resumed run finds the same.
-    """
+    """Choose a rule, and say why. ``predictions`` is the shape of all predictions, examples first."""
     if is_stream:
         return DualAveraging(), "examples are drawn from a stream"
     if batch_size is not None:
@@ -25,5 +21,5 @@ def picked(
         return DualAveraging(), "the model has an init, and Newton's particles begin as draws of the prior"
     size = f"the outputs of {particles} particles at {predictions[0]} examples"
     if particles * math.prod(predictions) > LARGEST:
-        return DualAveraging(), f"{size} are too many to keep, and Newton's method needs them again and again"
+        return DualAveraging(), f"{size} are too many to keep, and Newton's method needs them repeatedly"
     return DualNewton(), f"every step sees all examples, and {size} can be kept"

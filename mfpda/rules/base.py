@@ -1,62 +1,36 @@
-"""What every outer rule is: the Rule protocol, and the parts that rules share."""
+"""The base class of outer rules, and the parts that rules share."""
 
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
 
-from mfpda.problem.losses import Loss
+from mfpda.problem import Outputs, Problem, over_outputs
+from mfpda.registry import Plug
 
-
-class Problem(NamedTuple):
-    """What a rule knows of the problem: the anchors' labels (or None), the loss, the temperature."""
-
-    y: Any
-    loss: Loss
-    temperature: Array
-
-    def derivative(self, z: Array, batch: Array | None) -> Array:
-        """l'(z_i, y_i) for the anchors of this batch (None for all)."""
-        y = self.y if batch is None or self.y is None else self.y[batch]
-        return self.loss.over_rows(self.loss.derivative, z, y)
-
-
-def over_outputs(per_anchor: Array, like: Array) -> Array:
-    """One number per anchor, shaped to multiply what has outputs as well."""
-    return per_anchor.reshape(per_anchor.shape + (1,) * (like.ndim - per_anchor.ndim))
-
-
-def grown(part: Array, anchors: int) -> Array:
-    """With zeros for more anchors, the first axis."""
-    return jnp.pad(part, [(0, anchors - len(part))] + [(0, 0)] * (part.ndim - 1))
-
-
-REWEIGHTED = {"kernel": "mala", "start": "reweight", "inner_steps": 10}  # suits rules that keep within weights
+RuleState = Any  # any pytree of arrays
 
 
 class Coefficients(NamedTuple):
-    """What a rule decides: one coefficient per anchor and output, and the factor gamma of the whole potential."""
+    """The decision of a rule: one coefficient per anchor and output, and the factor gamma of the whole potential."""
 
     c: Array
     gamma: Array
 
 
 class Dual(NamedTuple):
-    """A feasible dual g, and how much evidence each entry rests on: 0 for an anchor that no batch has held."""
+    """A feasible dual g. The mass of an anchor is 0 if no batch has contained it."""
 
     g: Array
     mass: Array
 
     def filled(self, fresh: Array) -> Array:
-        """g, with ``fresh`` where no batch has held the anchor."""
+        """Return g, with ``fresh`` at anchors that no batch has contained."""
         return jnp.where(over_outputs(self.mass, self.g) > 0, self.g, fresh)
 
 
 class Linearisations(NamedTuple):
-    """Weighted sums of loss derivatives per anchor, sum_s weight_s l'(z_i^(s)), and the sums of their weights.
-
-    Their quotient is an average of values of l', so it always lies in the domain of the conjugate.
-    """
+    """Weighted sums of loss derivatives per anchor, sum_s weight_s l'(z_i^(s)), and the sums of their weights."""
 
     weighted: Array
     mass: Array
@@ -70,46 +44,100 @@ class Linearisations(NamedTuple):
             return Linearisations(self.weighted + weight * derivative, self.mass + weight)
         return Linearisations(self.weighted.at[batch].add(weight * derivative), self.mass.at[batch].add(weight))
 
-    def grow(self, anchors: int) -> "Linearisations":
-        return Linearisations(*(grown(part, anchors) for part in self))
-
     def average(self) -> Dual:
+        """Return the average of the values of l'. It is always in the domain of the conjugate."""
         mass = over_outputs(self.mass, self.weighted)
         return Dual(self.weighted / jnp.where(mass > 0, mass, 1), self.mass)
 
 
-@runtime_checkable
-class Rule(Protocol):
-    """How the linearisations of the loss are combined into the coefficients of the next Gibbs potential.
+class Defaults(NamedTuple):
+    """The kernel, the start and the inner steps that a run uses if the user names none."""
 
-    A rule is a frozen dataclass, registered as a pytree or as static. It sees outputs at the anchors, never particles.
-    ``on_batch`` says which anchors its coefficients belong to: those of the batch, or all of them.
-    ``smallest_gamma`` is the smallest factor it will ever use: p0^gamma must be integrable.
+    kernel: str = "ula"
+    start: str = "warm"
+    inner_steps: int = 20
 
-    More that a rule may have. ``data_set = True``: it comes back to its examples, and streams are refused;
-    ``full_batch = True``: it needs all of them at every step, and batches are refused too. ``suited``: the kernel,
-    start and inner_steps of ``fit`` where the user names none. ``stats(state)``: scalars by name, which go into
-    ``outer_stats``. ``stale(state)``: whether to draw the particles anew, tempered from the prior, and
-    ``renewed(state, times)``: the state for ``times`` as many new ones; with a statistic named "settled", the number of
-    steps that it averages noise over, ``stop_at_gap`` may raise M as well.
+
+REWEIGHTED = Defaults("mala", "reweight", 10)  # for rules that bound their steps by importance weights
+
+
+class Renewal(NamedTuple):
+    """Whether a rule needs new particles."""
+
+    due: Array | bool = False  # temper M fresh particles from the prior before the next step
+    averaged: Array | float = 0.0  # steps whose noise the rule averages; after a few, ``stop_at_gap`` may double M
+
+
+class Rule(Plug):
+    """How linearisations of the loss become the coefficients of the next Gibbs potential.
+
+    A rule sees outputs at the anchors, never particles. A subclass is a frozen dataclass and a pytree by itself. It
+    must define ``init``, ``update`` and ``dual``. The guide ``tutorials/guides/extending.md`` has a complete example.
     """
 
-    @property
-    def on_batch(self) -> bool: ...
+    kind: ClassVar[str] = "rule"
+    # The examples that the rule needs: "anything"; "data set" (it returns to its examples, so streams are refused); or
+    # "full batch" (it needs all examples at every step, so batches are refused too).
+    requires: ClassVar[Literal["anything", "data set", "full batch"]] = "anything"
+    defaults: ClassVar[Defaults] = Defaults()
+    # Whether coefficients belong to the anchors of the batch alone. By default they belong to all anchors.
+    on_batch: ClassVar[bool] = False
+    # Whether exact steps overshoot until t exceeds the stiffness. Verdicts and summaries then mention it.
+    overshoots: ClassVar[bool] = False
 
     @property
-    def smallest_gamma(self) -> float: ...
+    def smallest_gamma(self) -> float:
+        """The smallest factor gamma that the rule ever uses. p0^gamma must be integrable."""
+        return 1.0
 
-    def init(self, anchors: int, outputs: tuple[int, ...]) -> Any:
-        """The state before step 1, for this many anchors and this output shape."""
-
-    def grow(self, state: Any, anchors: int) -> Any:
-        """The state with room for more anchors (a stream's next bucket)."""
+    def init(self, anchors: int, outputs: tuple[int, ...]) -> RuleState:
+        """Return the state before step 1, for this number of anchors and this output shape."""
+        raise NotImplementedError
 
     def update(
-        self, key: Array, state: Any, t: Array, outputs: Any, batch: Array | None, problem: Problem
-    ) -> tuple[Any, Coefficients]:
-        """Step t: from the outputs (``outputs.mean(batch)``), the coefficients of the potential to sample."""
+        self, key: Array, state: RuleState, t: Array, outputs: Outputs, batch: Array | None, problem: Problem
+    ) -> tuple[RuleState, Coefficients]:
+        """Make step t. Return the new state and the coefficients of the potential to sample.
 
-    def dual(self, state: Any, t: Array) -> Dual:
-        """g for the fitted density q_g and its certificate."""
+        ``outputs.mean(batch)`` are the predictions, and ``outputs.deviations()`` the outputs minus the predictions.
+        ``batch`` contains the indices of the examples of this step, or is None for all of them.
+        """
+        raise NotImplementedError
+
+    def dual(self, state: RuleState) -> Dual:
+        """Return g for the fitted density q_g and its certificate."""
+        raise NotImplementedError
+
+    def grow(self, state: RuleState, anchors: int) -> RuleState:
+        """Return the state with room for more anchors. Only rules that accept streams need it."""
+        raise NotImplementedError
+
+    def stats(self, state: RuleState) -> dict[str, Array]:
+        """Return scalars by name. The run records them in ``outer_stats``."""
+        return {}
+
+    def renewal(self, state: RuleState) -> Renewal:
+        """Decide whether to redraw the particles before the next step. Never by default."""
+        return Renewal()
+
+    def renewed(self, state: RuleState, times: int) -> RuleState:
+        """Return the state after a renewal that multiplied the number of particles by ``times``."""
+        return state
+
+
+class AveragingRule(Rule):
+    """A rule whose state is the sum of its linearisations, and whose dual is their average."""
+
+    def init(self, anchors: int, outputs: tuple[int, ...]) -> Linearisations:
+        return Linearisations.empty(anchors, outputs)
+
+    def dual(self, state: Linearisations) -> Dual:
+        return state.average()
+
+    def grow(self, state: Linearisations, anchors: int) -> Linearisations:
+        return Linearisations(padded(state.weighted, anchors), padded(state.mass, anchors))
+
+
+def padded(part: Array, anchors: int) -> Array:
+    """Append zeros to the first axis, up to this number of anchors."""
+    return jnp.pad(part, [(0, anchors - len(part))] + [(0, 0)] * (part.ndim - 1))

@@ -1,20 +1,16 @@
 """Dual averaging, the paper's outer loop."""
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import field
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
 from mfpda.errors import InputError
-from mfpda.problem.outputs import Outputs
-from mfpda.rules.base import Coefficients, Dual, Linearisations, Problem
+from mfpda.problem import Outputs, Problem, over_outputs
+from mfpda.rules.base import AveragingRule, Coefficients, Linearisations
 
 
-@jax.tree_util.register_static
-@dataclass(frozen=True)
-class DualAveraging:
+class DualAveraging(AveragingRule):
     """Average all linearisations so far, the one of step s with weight s (Algorithms 1 to 4 of the paper).
 
     With I_t the batch of step t, of size b (Appendix E.1, and E.2 for several outputs):
@@ -25,11 +21,11 @@ class DualAveraging:
     fixes the factor instead: gamma = 1.0 admits priors whose cube root is not integrable.
 
     The dual of anchor i is the average of its own linearisations, g_i = sum_s s l'(z_i^(s)) / sum_s s over the batches
-    that held i: n c_i for the full batch, and feasible for any.
+    that contained i. It is always feasible, and equals n c_i for the full batch.
     """
 
-    gamma: float | None = None
-    on_batch: ClassVar[bool] = False
+    gamma: float | None = field(default=None, metadata={"static": True})
+    overshoots = True
 
     def __post_init__(self):
         if self.gamma not in (None, 1.0):
@@ -40,20 +36,12 @@ class DualAveraging:
     def smallest_gamma(self) -> float:
         return 1 / 3 if self.gamma is None else float(self.gamma)
 
-    def init(self, anchors: int, outputs: tuple[int, ...]) -> Linearisations:
-        return Linearisations.empty(anchors, outputs)
-
-    def grow(self, state: Linearisations, anchors: int) -> Linearisations:
-        return state.grow(anchors)
-
     def update(
         self, key: Array, state: Linearisations, t: Array, outputs: Outputs, batch: Array | None, problem: Problem
     ) -> tuple[Linearisations, Coefficients]:
         derivative = problem.derivative(outputs.mean(batch), batch)
         state = state.add(batch, t, derivative)
-        c = 2 * state.weighted / (len(derivative) * t * (t + 1))
+        weights = problem.weights if batch is None else problem.weights * (len(problem.x) / len(batch))
+        c = 2 * over_outputs(weights, state.weighted) * state.weighted / (t * (t + 1))
         gamma = t / (t + 2) if self.gamma is None else jnp.full_like(t, self.gamma)
         return state, Coefficients(c, gamma)
-
-    def dual(self, state: Linearisations, t: Array) -> Dual:
-        return state.average()

@@ -1,23 +1,19 @@
-"""Dual coordinate ascent: one example after another, the particles reweighted in between."""
+"""Dual coordinate ascent: one example after another, with reweighted particles in between."""
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from mfpda.core.schedules import check_share
-from mfpda.core.weights import share_left
-from mfpda.problem.blocks import Blocks
-from mfpda.problem.outputs import Deviations
-from mfpda.registry import plug
-from mfpda.rules.base import REWEIGHTED, Coefficients, Dual, Problem, grown
+from mfpda.core import check_share, ess_fraction
+from mfpda.problem import Blocks, Deviations, Outputs, Problem, over_outputs
+from mfpda.rules.base import REWEIGHTED, Coefficients, Dual, Rule
 from mfpda.rules.proximal import predicted
 
 
 class AscentState(NamedTuple):
-    """g, which examples have had a step, and how the last pass went."""
+    """g, 1 for the examples that have had a step, and numbers of the last pass."""
 
     g: Array
     mass: Array
@@ -25,29 +21,24 @@ class AscentState(NamedTuple):
     effective_sample_size: Array
 
 
-@plug
-@dataclass(frozen=True)
-class DualCoordinateAscent:
+class DualCoordinateAscent(Rule):
     """Maximise the dual D(g) over one g_i after another (P-SDCA; Oko, Suzuki, Nitanda and Wu 2022).
 
-    An outer step goes through the examples, or those of the batch, in random order. At example i, with z_i and V_i the
-    mean and the (co)variance of h(theta, x_i) under the weighted particles, the new g_i = l'(u_i) solves
+    An outer step takes the examples, or those of the batch, in random order. At example i, with z_i and V_i the mean
+    and the (co)variance of h(theta, x_i) under the weighted particles, the new g_i = l'(u_i) solves
 
-        u_i = z_i - V_i (l'(u_i) - g_i) / (n T),
+        u_i = z_i - V_i (l'(u_i) - g_i) / (n T).
 
-    in closed form for the squared loss, and the weights take the factor exp(-h(theta, x_i) . (change of g_i) / (n T)).
-    Weights alone carry the particles from one example to the next, so the pass ends before they would leave less than
-    ``share`` of a sample (its first step is always taken); the kernel then moves the particles at the new potential. g
-    begins at 0, the prior.
+    The weights then take the factor exp(-h(theta, x_i) . (change of g_i) / (n T)). After its first example, the pass
+    ends before the weights leave an effective sample size below ``share`` M. The kernel then moves the particles at the
+    new potential. g begins at 0, the prior.
 
-    Recorded: how many examples had a step, the effective sample size that is left.
+    Recorded: how many examples had a step, and the effective sample size that remains.
     """
 
-    share: Any = 0.5
-    on_batch: ClassVar[bool] = False
-    smallest_gamma: ClassVar[float] = 1.0
-    data_set: ClassVar[bool] = True
-    suited: ClassVar[dict[str, Any]] = REWEIGHTED
+    share: float = 0.5
+    requires = "data set"
+    defaults = REWEIGHTED
 
     def __post_init__(self):
         check_share(self.share)
@@ -55,18 +46,11 @@ class DualCoordinateAscent:
     def init(self, anchors: int, outputs: tuple[int, ...]) -> AscentState:
         return AscentState(jnp.zeros((anchors, *outputs)), jnp.zeros(anchors), jnp.zeros(()), jnp.zeros(()))
 
-    def grow(self, state: AscentState, anchors: int) -> AscentState:
-        return state._replace(g=grown(state.g, anchors), mass=grown(state.mass, anchors))
-
     def update(
-        self, key: Array, state: AscentState, t: Array, outputs: Any, batch: Array | None, problem: Problem
+        self, key: Array, state: AscentState, t: Array, outputs: Outputs, batch: Array | None, problem: Problem
     ) -> tuple[AscentState, Coefficients]:
         n, mass = len(state.g), outputs.mass
         order = jax.random.permutation(key, jnp.arange(n) if batch is None else batch)
-
-        def unfinished(carry):
-            k, _, _, _, left = carry
-            return (k < len(order)) & (left >= self.share)
 
         def next_coordinate(carry):
             k, g, seen, log_weights, _ = carry
@@ -77,23 +61,24 @@ class DualCoordinateAscent:
             z = jnp.tensordot(tilted, column, axes=1)
             centred = (column - z)[:, None]
             alone = Deviations(z[None], tilted, lambda z, x: centred, jnp.zeros(1), Blocks())
-            of_one = problem._replace(y=None if problem.y is None else problem.y[i][None])
-            u = predicted(alone, g[i][None], jnp.full(1, 1 / n, z.dtype), of_one)
-            change = of_one.derivative(u, None)[0] - g[i]
-            ahead = log_weights - jnp.tensordot(centred[:, 0], change, axes=change.ndim) / (n * problem.temperature)
-            left = share_left(ahead, mass)
+            of_one = problem.at(i[None])
+            change = of_one.derivative(predicted(alone, g[i][None], of_one))[0] - g[i]
+            scale = problem.weights[i] / problem.temperature
+            ahead = log_weights - scale * jnp.tensordot(centred[:, 0], change, axes=change.ndim)
+            left = ess_fraction(ahead, mass)
             allowed = (left >= self.share) | (k == 0)
             keep = lambda new, old: jnp.where(allowed, new, old)  # noqa: E731
             g, seen = g.at[i].add(keep(change, 0)), seen.at[i].set(keep(1, seen[i]))
             return k + allowed, g, seen, keep(ahead, log_weights), left
 
-        none = jnp.zeros(mass.shape, mass.dtype)
-        begun = (jnp.zeros((), int), state.g, state.mass, none, jnp.ones((), mass.dtype))
+        unfinished = lambda carry: (carry[0] < len(order)) & (carry[-1] >= self.share)  # noqa: E731
+        begun = (jnp.zeros((), int), state.g, state.mass, jnp.zeros_like(mass), jnp.ones((), mass.dtype))
         taken, g, seen, log_weights, _ = jax.lax.while_loop(unfinished, next_coordinate, begun)
-        left = len(mass) * share_left(log_weights, mass)
-        return AscentState(g, seen, taken.astype(float), left), Coefficients(g / n, jnp.ones_like(t))
+        left = len(mass) * ess_fraction(log_weights, mass)
+        c = over_outputs(problem.weights, g) * g
+        return AscentState(g, seen, taken.astype(float), left), Coefficients(c, jnp.ones_like(t))
 
-    def dual(self, state: AscentState, t: Array) -> Dual:
+    def dual(self, state: AscentState) -> Dual:
         return Dual(state.g, state.mass)
 
     def stats(self, state: AscentState) -> dict[str, Array]:

@@ -1,42 +1,27 @@
 """No averaging: each Gibbs potential is the latest linearisation of the loss."""
 
-from dataclasses import dataclass
-from typing import ClassVar
-
-import jax
 import jax.numpy as jnp
 from jax import Array
 
-from mfpda.problem.outputs import Outputs
-from mfpda.rules.base import Coefficients, Dual, Linearisations, Problem
+from mfpda.problem import Outputs, Problem, over_outputs
+from mfpda.rules.base import AveragingRule, Coefficients, Linearisations
 
 
-@jax.tree_util.register_static
-@dataclass(frozen=True)
-class Latest:
+class Latest(AveragingRule):
     """c_i = l'(z_i, y_i) / b on the batch alone, gamma = 1.
 
-    With one inner step of ULA this is noisy gradient descent (mean-field Langevin; Mei, Montanari and Nguyen 2018),
-    with one of GradientDescent it is (S)GD. An inner step costs b anchors, not n.
+    With one inner step of ULA this is noisy gradient descent (mean-field Langevin; Mei, Montanari and Nguyen 2018).
+    With one inner step of GradientDescent it is (S)GD. An inner step costs b anchors, not n.
 
-    Its dual is the average of the recent linearisations of each anchor, that of step s with weight s^3: half of the
-    weight lies on the last sixth of the steps.
+    The dual is the average of the linearisations of each anchor. Step s has weight s^3, so the last sixth of the steps
+    has half of the weight.
     """
 
-    on_batch: ClassVar[bool] = True
-    smallest_gamma: ClassVar[float] = 1.0
-
-    def init(self, anchors: int, outputs: tuple[int, ...]) -> Linearisations:
-        return Linearisations.empty(anchors, outputs)
-
-    def grow(self, state: Linearisations, anchors: int) -> Linearisations:
-        return state.grow(anchors)
+    on_batch = True
 
     def update(
         self, key: Array, state: Linearisations, t: Array, outputs: Outputs, batch: Array | None, problem: Problem
     ) -> tuple[Linearisations, Coefficients]:
         derivative = problem.derivative(outputs.mean(batch), batch)
-        return state.add(batch, t**3, derivative), Coefficients(derivative / len(derivative), jnp.ones_like(t))
-
-    def dual(self, state: Linearisations, t: Array) -> Dual:
-        return state.average()
+        c = over_outputs(problem.batch_weights(batch), derivative) * derivative
+        return state.add(batch, t**3, derivative), Coefficients(c, jnp.ones_like(t))

@@ -1,115 +1,92 @@
-"""``step_size="auto"`` and schedules: from what the user wrote to the numbers of one outer step.
+"""``step_size="auto"`` and schedules become numbers for one outer step.
 
-An unadjusted kernel takes its step size from the curvature of V at the particles, anew for every potential: the bias of
-its stationary law depends on their product. An adjusted kernel has no bias; its step size is what that curvature
-suggests, times a factor that follows its acceptance, pooled over all particles, and is carried from one outer step to
-the next. (What the particles' past tells the step size bends their law by O(1/M): for few particles it follows more
-slowly.)
+An unadjusted kernel takes its step size from the curvature of V at the particles, because its bias depends on the
+product of both. An adjusted kernel multiplies that step size by a factor that follows the acceptance of all particles.
+The next outer step inherits the factor.
 
-Where one potential is all there is (tempering, ``fit.trace``) it follows from one inner step to the next. In a fit it
-is fixed during the inner loop, where particles of different devices have nothing to tell each other, and follows once
-after it, from the mean over all inner steps, with a gain of 2: the acceptance 2 Phi(-x), x proportional to eta^(3/2)
-for MALA and to the square of the step for HMC, falls by 0.57 per unit of log(step size) at 0.574 and at 0.7, their
-targets, so that 1 - 2 * 0.57 = -0.15 of an error is left.
+Tempering and ``fit.trace`` update the factor after every inner step. A fit updates it once per inner loop, because
+devices do not communicate inside the loop. It uses the mean acceptance and a gain of 2: at their targets, the
+acceptance of MALA and HMC falls by 0.57 per unit of log(step size), so 1 - 2 * 0.57 = -0.15 of an error remains.
 """
-
-import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from mfpda.core import schedules
-from mfpda.core.spectrum import largest_eigenvalue
+from mfpda.core import largest_eigenvalue, schedules
 from mfpda.errors import InputError
-from mfpda.kernels import Kernel
-from mfpda.kernels.base import Auto, is_adjusted
-from mfpda.problem.potential import GibbsPotential
-from mfpda.sampling import Retuned
+from mfpda.kernels import Auto, Kernel, step_size_of, with_step_size
+from mfpda.problem import GibbsPotential
+from mfpda.sampling.ensemble import Retune
 
 PROBES = 16  # particles at which the curvature is measured
 POWER_ITERATIONS = 6
-GAIN_OF_A_LOOP = 2.0  # of the acceptance of a whole inner loop; that of one step has a gain of 1
+GAIN_OF_A_LOOP = 2.0  # for the mean acceptance of an inner loop; the acceptance of one step has a gain of 1
 
 
 def plan(kernel: Kernel, outer_steps: int) -> list[Kernel]:
-    """The kernel of every outer step: its step size a number, from a schedule if it was one, or still "auto"."""
-    if not (dataclasses.is_dataclass(kernel) and isinstance(kernel, Kernel)):
-        advice = "See help(mfpda.kernels.Kernel) for an example, or give a name such as 'ula'."
-        raise InputError("a kernel: a frozen dataclass with init, refresh and step", repr(kernel), advice)
-    check_pytree(kernel)
-    step_size = getattr(kernel, "step_size", None)
-    if step_size is None:
-        return [kernel] * outer_steps
-    if isinstance(step_size, str):
-        needed = "target_acceptance" if is_adjusted(kernel) else "tuned"
-        if not hasattr(kernel, needed):
-            advice = f"It has no {needed} to tune itself by."
-            raise InputError(f"a number as step_size of {type(kernel).__name__}", repr(step_size), advice)
-        return [dataclasses.replace(kernel, step_size=Auto(step_size))] * outer_steps
-    sizes = schedules.values(step_size, outer_steps, "step_size").astype(jnp.result_type(float))
-    return [dataclasses.replace(kernel, step_size=size) for size in sizes]
+    """Return the kernels of all outer steps. Step sizes are numbers or "auto". Refuse "auto" if it cannot be tuned."""
+    step_size = step_size_of(kernel)
+    if isinstance(step_size, Auto):
+        if not kernel.adjusted:
+            kernel.tuned(jnp.ones(()))  # a kernel without a definition of its own refuses here
+        elif kernel.target_acceptance is None:
+            advice = f"{type(kernel).__name__} has no target_acceptance to tune to."
+            raise InputError(f"a number as step_size of {type(kernel).__name__}", "'auto'", advice)
+    elif step_size is not None:
+        sizes = schedules.values(step_size, outer_steps, "step_size").astype(jnp.result_type(float))
+        return [with_step_size(kernel, size) for size in sizes]
+    return [kernel] * outer_steps
 
 
-def check_pytree(plug: Any) -> None:
-    """Refuse a plug that cannot enter a compiled step as an argument."""
-    if jax.tree_util.all_leaves([plug]):
-        advice = "Put @mfpda.plug above @dataclass(frozen=True)."
-        raise InputError("plugs that are registered as pytrees", f"{type(plug).__name__}, which is not", advice)
-
-
-def step_size_of(kernel: Any) -> Array:
-    """The step size that is recorded: NaN for a kernel that has none."""
-    step_size = getattr(kernel, "step_size", None)
+def recorded_step_size(kernel: Kernel) -> Array:
+    """Return the step size for the record: NaN if the kernel has none."""
+    step_size = step_size_of(kernel)
     return jnp.asarray(jnp.nan if step_size is None else step_size, float)
 
 
 def tuned(
-    key: Array, kernel: Any, potential: GibbsPotential, thetas: Array, carried: Array | float = 1.0
-) -> tuple[Any, Retuned | None]:
-    """The kernel with numbers in place of "auto", and how each step is to change them: None for not at all.
+    key: Array, kernel: Kernel, potential: GibbsPotential, thetas: Array, carried: Array | float = 1.0
+) -> tuple[Kernel, Retune]:
+    """Return the kernel with numbers in place of "auto", and the function that changes them after each step, if any.
 
-    ``carried`` is the factor that acceptance has put on its step size so far.
+    ``carried`` is the current factor on the step size of an adjusted kernel.
     """
-    if not any(isinstance(getattr(kernel, field.name), Auto) for field in dataclasses.fields(kernel)):
+    if not any(isinstance(value, Auto) for value in kernel.settings_by_name.values()):
         return kernel, None
-    if hasattr(kernel, "thinning"):  # what costs little to sample should cost little to tune
-        key, thinning_key = jax.random.split(key)
-        potential = kernel.thinning(potential)(thinning_key)
-    if not (is_adjusted(kernel) and isinstance(getattr(kernel, "step_size", None), Auto)):
-        return kernel.tuned(curvature(key, potential, thetas)), None
-
-    stiffest = curvature(key, potential, thetas)
-    step_size = kernel.tuned(stiffest).step_size if hasattr(kernel, "tuned") else 1 / jnp.sqrt(stiffest)
-    return dataclasses.replace(kernel, step_size=carried * step_size), towards_target
+    curvature_key, thinning_key = jax.random.split(key)
+    thinned = kernel.thinning(potential)(thinning_key)  # so tuning a thinning kernel is cheap, too
+    numbers = kernel.tuned(curvature(curvature_key, thinned, thetas))
+    if not (kernel.adjusted and isinstance(step_size_of(kernel), Auto)):
+        return numbers, None
+    return with_step_size(kernel, carried * step_size_of(numbers)), towards_target
 
 
-def towards_target(kernel: Any, acceptance: Array, thetas: Array, gain: float = 1.0) -> Any:
-    """log(step size) += gain min(1, M / 50) (acceptance - target), the acceptance averaged over M particles.
+def towards_target(kernel: Kernel, acceptance: Array, thetas: Array, gain: float = 1.0) -> Kernel:
+    """log(step size) += gain min(1, M / 50) (acceptance - target), with the acceptance averaged over M particles.
 
-    Within twelve orders of magnitude: on a flat V every step is accepted, and an infinite one could not shrink again.
-    And no longer than the kernel says is of use, given the particles' largest standard deviation along a coordinate.
+    The gain is small for few particles: a step size that depends on their past changes their law by O(1/M). The step
+    size stays below the kernel's ``longest_step``, and finite: on a flat V every step is accepted.
     """
+    assert kernel.target_acceptance is not None
     gain *= min(1.0, len(acceptance) / 50)
     rise = gain * (jnp.mean(jnp.nan_to_num(acceptance)) - kernel.target_acceptance)
-    step_size = kernel.step_size * jnp.exp(rise)
-    if hasattr(kernel, "longest_step"):
-        step_size = jnp.minimum(step_size, kernel.longest_step(jnp.sqrt(jnp.max(jnp.var(thetas, axis=0)))))
-    return dataclasses.replace(kernel, step_size=jnp.clip(step_size, 1e-12, 1e12))
+    longest = kernel.longest_step(jnp.sqrt(jnp.max(jnp.var(thetas, axis=0))))
+    step_size = jnp.minimum(step_size_of(kernel) * jnp.exp(rise), longest)
+    return with_step_size(kernel, jnp.clip(step_size, 1e-12, 1e12))
 
 
 def curvature(key: Array, potential: GibbsPotential, thetas: Array) -> Array:
-    """The largest absolute eigenvalue of V's Hessian, by power iteration: its 3/4 quantile over a few particles.
+    """Return the largest absolute eigenvalue of V's Hessian, by power iteration: its 3/4 quantile over a few particles.
 
-    A quantile and not the largest: under an l_p prior the curvature is unbounded near 0. Where V is all but flat, the
-    particles' own spread bounds the length of a step; particles at which V is not a number are passed over.
+    The maximum is of no use: under an l_p prior the curvature is unbounded near 0. If V is nearly flat, the particles'
+    own spread bounds the curvature from below. Particles at which V is NaN do not count.
     """
     probes = thetas[:: max(1, len(thetas) // PROBES)][:PROBES]
 
     def largest(key, theta):
-        hessian_product = lambda v: jax.jvp(jax.grad(potential), (theta,), (v,))[1]  # noqa: E731
-        return largest_eigenvalue(hessian_product, jax.random.normal(key, theta.shape, theta.dtype), POWER_ITERATIONS)
+        start = jax.random.normal(key, theta.shape, theta.dtype)
+        return largest_eigenvalue(lambda v: jax.jvp(jax.grad(potential), (theta,), (v,))[1], start, POWER_ITERATIONS)
 
     sizes = jax.vmap(largest)(jax.random.split(key, len(probes)), probes)
     measured = jnp.nan_to_num(jnp.nanquantile(jnp.where(jnp.isfinite(sizes), sizes, jnp.nan), 0.75))

@@ -2,12 +2,12 @@
 
 from mfpda.kernels import KERNELS
 from mfpda.registry import Registry
-from mfpda.starts.base import Start as Start
-from mfpda.starts.resample import Resample as Resample
-from mfpda.starts.reweight import Reweight as Reweight
-from mfpda.starts.temper import Temper as Temper
-from mfpda.starts.warm import Warm as Warm
+from mfpda.starts.base import Moved, Start, move
+from mfpda.starts.resample import Resample
+from mfpda.starts.reweight import Reweight
+from mfpda.starts.temper import Temper
+from mfpda.starts.warm import Warm
 
-STARTS = Registry(
-    "start", {"warm": Warm, "resample": Resample, "reweight": Reweight, "temper": Temper}, parts={"kernel": KERNELS}
+STARTS: Registry[Start] = Registry(
+    Start, {"warm": Warm, "resample": Resample, "reweight": Reweight, "temper": Temper}, parts={"kernel": KERNELS}
 )

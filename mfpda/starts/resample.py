@@ -1,22 +1,16 @@
 """Resampled start: fresh draws of the initial law at every outer step."""
 
-from dataclasses import dataclass
-from typing import ClassVar
-
-import jax
+from jax import Array
 
 from mfpda import sampling
-from mfpda.starts.base import Stats
+from mfpda.problem import GibbsPotential
+from mfpda.starts.base import Moved, Start
 
 
-@jax.tree_util.register_static
-@dataclass(frozen=True)
-class Resample:
-    """Draw every particle anew from q1 (the resampling of Algorithm 3): particles stay independent of each other."""
+class Resample(Start):
+    """Draw every particle again from q1 (the resampling of Algorithm 3). Particles stay independent of each other."""
 
-    draws_anew: ClassVar[bool] = True
+    draws_fresh = True
 
-    def __call__(self, key, ensemble, old, new, kernel) -> tuple[sampling.Ensemble, Stats]:
-        draw_key, begin_key = jax.random.split(key)
-        thetas = sampling.draw_initial(draw_key, len(ensemble.theta), new)
-        return sampling.begin(begin_key, thetas, new, kernel), {}
+    def __call__(self, key: Array, thetas: Array, old: GibbsPotential, new: GibbsPotential) -> Moved:
+        return Moved(sampling.draw_initial(key, len(thetas), new.problem))

@@ -1,72 +1,65 @@
 """Reweighted start: particles of the old potential weighted and resampled for the new one."""
 
-from dataclasses import dataclass
-
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from mfpda import sampling
-from mfpda.core.weights import share_left, systematic
+from mfpda.core import ess_fraction, systematic
 from mfpda.errors import InputError
-from mfpda.problem.model import Model
-from mfpda.starts.base import Stats
+from mfpda.problem import GibbsPotential, Model
+from mfpda.starts.base import Moved, Start
 
-POOL = 16  # draws of the prior for every particle: they take no gradient
+POOL = 16  # draws of the prior per particle: they need no gradient
 
 
-@jax.tree_util.register_static
-@dataclass(frozen=True)
-class Reweight:
-    """Resample the particles in proportion to exp(-(V_new - V_old)), V_old the potential whose law they have.
+class Reweight(Start):
+    """Resample the particles systematically, in proportion to exp(-(V_new - V_old)). The kernel moves copies apart.
 
-    Systematic resampling; the kernel then moves copies apart. Mass goes from mode to mode without a particle having to
-    cross between them, but only as far as the weights bear: a rule with a trust region (``DualNewton``) sees to that,
-    and the effective sample size they leave is recorded (reweight_effective_sample_size). Under dual averaging they
-    collapse.
+    Mass moves between modes although no particle crosses between them. A rule with a trust region (``DualNewton``)
+    bounds its steps so that the weights allow it. Under dual averaging the weights collapse.
 
-    The first old potential is the prior, so a model's ``init`` is refused. Of the prior there are exact draws without a
-    gradient: the first particles are chosen out of 16 M of them. A mode that holds little of the prior's mass is
-    entered by so many more, and the error of its share, which later steps hardly mend, is so much smaller. The
-    recorded size of that step is what the weights of these leave of M. It may be far below what the rule saw, which had
-    M draws alone: then there are too few particles for the problem.
+    The first old potential is the prior, so a model's ``init`` is refused. The first particles are chosen from 16 M
+    exact draws, which need no gradient: errors in the mass of small modes are hard to correct later.
+
+    Recorded: ``reweight_effective_sample_size``, for the first step that of the 16 M draws divided by 16. If this is
+    far below the one that the rule recorded from its M draws, M is too small for the problem.
     """
 
+    resamples = True
+
     def check(self, model: Model) -> None:
-        if model.declaration.init:
-            advice = 'Leave init out, or name another start: "warm", or "temper".'
-            expected = (
-                'particles that begin as draws of the prior, for start="reweight" (which some rules take unless told)'
-            )
+        if model.has_init:
+            advice = 'Leave init out, or name another start: "warm" or "temper".'
+            expected = 'particles that begin as draws of the prior, for start="reweight" (the default of some rules)'
             raise InputError(expected, "a model with init", advice)
 
-    def __call__(self, key, ensemble, old, new, kernel) -> tuple[sampling.Ensemble, Stats]:
-        particles = len(ensemble.theta)
+    def __call__(self, key: Array, thetas: Array, old: GibbsPotential, new: GibbsPotential) -> Moved:
+        particles = len(thetas)
 
         def log_weights(thetas):
             rise = jax.vmap(lambda theta: new(theta) - old(theta))(thetas)
             return jnp.where(jnp.isfinite(rise), -rise, -jnp.inf)
 
-        def of_the_prior():
-            draw_key, choose_key, begin_key = jax.random.split(key, 3)
+        def choose(key, log_weights):
+            log_weights = jnp.where(jnp.any(log_weights > -jnp.inf), log_weights, 0)  # equal weights if all are 0
+            return systematic(key, log_weights, particles), particles * ess_fraction(log_weights)
 
-            def drawn(key):  # as many at a time as memory is made for
-                thetas = sampling.draw_prior(key, particles, new)
-                return thetas, log_weights(thetas)
+        def from_the_prior():
+            draw_key, choose_key = jax.random.split(key)
 
-            thetas, weights = jax.lax.map(drawn, jax.random.split(draw_key, POOL))
-            chosen, left = _chosen(choose_key, weights.ravel(), particles)
-            return sampling.begin(begin_key, thetas.reshape(-1, thetas.shape[-1])[chosen], new, kernel), left
+            def draw(key):  # M at a time: the memory budget assumes M
+                drawn = sampling.draw_prior(key, particles, new.problem)
+                return drawn, log_weights(drawn)
 
-        def of_the_particles():
-            chosen, left = _chosen(key, log_weights(ensemble.theta), particles)
-            return sampling.refresh(jax.tree.map(lambda part: part[chosen], ensemble), new, kernel), left
+            drawn, weights = jax.lax.map(draw, jax.random.split(draw_key, POOL))
+            chosen, left = choose(choose_key, weights.ravel())
+            return drawn.reshape(-1, drawn.shape[-1])[chosen], jnp.arange(particles), left
 
-        after, left = jax.lax.cond(jnp.all(old.coefficients == 0), of_the_prior, of_the_particles)
-        return after, {"reweight_effective_sample_size": left}
+        def from_the_particles():
+            chosen, left = choose(key, log_weights(thetas))
+            return thetas[chosen], chosen, left
 
-
-def _chosen(key: Array, log_weights: Array, particles: int) -> tuple[Array, Array]:
-    """So many indices by weight (the first ones, where nothing has any), and the size of an equally good sample."""
-    log_weights = jnp.where(jnp.any(log_weights > -jnp.inf), log_weights, 0)
-    return systematic(key, log_weights, particles), particles * share_left(log_weights)
+        first = jnp.all(old.coefficients == 0)
+        positions, parents, left = jax.lax.cond(first, from_the_prior, from_the_particles)
+        return Moved(positions, parents, {"reweight_effective_sample_size": left})

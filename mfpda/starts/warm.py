@@ -1,17 +1,13 @@
 """Warm start: the particles stay where they are."""
 
-from dataclasses import dataclass
+from jax import Array
 
-import jax
-
-from mfpda import sampling
-from mfpda.starts.base import Stats
+from mfpda.problem import GibbsPotential
+from mfpda.starts.base import Moved, Start
 
 
-@jax.tree_util.register_static
-@dataclass(frozen=True)
-class Warm:
-    """Go on from the last iterate of the previous inner loop (Algorithm 1; the warm-start of Algorithm 3)."""
+class Warm(Start):
+    """Continue from the last iterate of the previous inner loop (Algorithm 1; the warm-start of Algorithm 3)."""
 
-    def __call__(self, key, ensemble, old, new, kernel) -> tuple[sampling.Ensemble, Stats]:
-        return sampling.refresh(ensemble, new, kernel), {}
+    def __call__(self, key: Array, thetas: Array, old: GibbsPotential, new: GibbsPotential) -> Moved:
+        return Moved(thetas)

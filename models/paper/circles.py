@@ -33,7 +33,8 @@ def study(quick):
         data_key, fit_key = jax.random.split(jax.random.key(seed))
         fit = mfpda.fit(fit_key, problem.model, problem.data(data_key), **settings)
         w = fit.groups["particle_history"]["w"].isel(chain=0).astype("float32")
-        first = xr.DataArray(fit.initial["w"][None], dims=w.dims).assign_coords(outer_step=[0]).astype("float32")
+        initial = fit.progress.initial["w"].astype("float32")
+        first = xr.DataArray(initial[None], dims=w.dims).assign_coords(outer_step=[0])
         accuracy = fit.groups["outer_stats"]["accuracy"].isel(chain=0)
         return {"w": xr.concat([first, w], "outer_step", coords="minimal", compat="override"), "accuracy": accuracy}
 

@@ -45,7 +45,7 @@ def study(quick):
                 mfpda.fit(key, model, data, outer_steps=t, inner_steps=last_of(t, k), resume=fit, **arguments)
                 for k in INNER[1:]
             ]
-            before, fit = fit.particles["w"] if fit else ways[0].initial["w"], ways[-1]
+            before, fit = fit.particles["w"] if fit else ways[0].progress.initial["w"], ways[-1]
             law = grid.law_of(fit.last_potential).probability
             particles.append([np.asarray(before), *(np.asarray(way.particles["w"]) for way in ways)])
             distances.append([scipy.stats.wasserstein_distance(some, w, None, law) for some in particles[-1]])

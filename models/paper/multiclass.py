@@ -53,7 +53,7 @@ def coefficient_error(seed, x, y, batch_size, **settings):
     for t in range(1, 6):
         fit = mfpda.fit(jax.random.key(seed), model, (x, y), outer_steps=t, batch_size=batch_size, **settings)
         batch = np.arange(len(x)) if batch_size is None else np.asarray(fit.state.batch)
-        z = predicted(fit.initial if t == 1 else particles, x[batch])
+        z = predicted(fit.progress.initial if t == 1 else particles, x[batch])
         w[batch] += t * (softmax(z, axis=1) - np.eye(CLASSES)[y[batch]])
         appendix = 2 * w / (LAMBDA2 * (t + 2) * (t + 1) * len(batch))
         used = fit.last_potential

@@ -19,7 +19,7 @@ import numpyro.distributions as dist
 
 import mfpda
 from mfpda import sampling
-from mfpda.problem.potential import GibbsPotential
+from mfpda.problem import Problem
 
 TEMPERATURE, SCALE, STEP_SIZE = 1e-2, 1.0, 1e-4
 
@@ -72,9 +72,9 @@ def interleaved(functions, rounds):
 def inner_step(n, d, particles, steps, rounds):
     model, x, y = problem(n, d)
     x, c, key = jnp.asarray(x), jnp.asarray(-y / n), jax.random.key(0)
-    potential = GibbsPotential(model, x, c, jnp.ones(()))
+    potential = Problem.of(model, x).potential(c)
     kernel = mfpda.ULA(step_size=jnp.asarray(STEP_SIZE))
-    thetas = sampling.draw_initial(key, particles, potential)
+    thetas = sampling.draw_initial(key, particles, potential.problem)
     w, b = thetas[:, :d], thetas[:, d]
     medians = interleaved(
         {
@@ -94,8 +94,8 @@ def growth(d, sizes, rounds):
     for size in sizes:
         n = round(size**0.5)
         model, x, y = problem(n, d)
-        potential = GibbsPotential(model, jnp.asarray(x), jnp.asarray(-y / n), jnp.ones(()))
-        thetas = sampling.draw_initial(key, n, potential)
+        potential = Problem.of(model, jnp.asarray(x)).potential(jnp.asarray(-y / n))
+        thetas = sampling.draw_initial(key, n, potential.problem)
         steps = max(1, int(1e7 / size))
         step = lambda: by_mfpda(key, thetas, potential, kernel, steps)  # noqa: B023, E731
         times[size] = interleaved({"step": step}, rounds)["step"] / steps
@@ -109,9 +109,9 @@ def growth(d, sizes, rounds):
 def whole_fit(n, d, particles, inner_steps, outer_steps, rounds):
     model, x, y = problem(n, d)
     key = jax.random.key(0)
-    potential = GibbsPotential(model, jnp.asarray(x), jnp.asarray(-y / n), jnp.ones(()))
+    potential = Problem.of(model, jnp.asarray(x)).potential(jnp.asarray(-y / n))
     kernel = mfpda.ULA(step_size=jnp.asarray(STEP_SIZE))
-    thetas = sampling.draw_initial(key, particles, potential)
+    thetas = sampling.draw_initial(key, particles, potential.problem)
     arguments = {"particles": particles, "outer_steps": outer_steps, "inner_steps": inner_steps, "progress": False}
     medians = interleaved(
         {

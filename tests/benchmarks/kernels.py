@@ -14,7 +14,7 @@ from numpyro.infer import HMC
 
 import mfpda
 from mfpda import sampling
-from mfpda.problem.potential import GibbsPotential
+from mfpda.problem import Problem
 
 LEAPFROGS = 3
 
@@ -51,8 +51,8 @@ def numpyro_by_hand(key, states, potential, step_size, steps):
 def ratios(n, d, particles, steps, rounds):
     model, x, y = problem(n, d)
     x, c, key = jnp.asarray(x), jnp.asarray(-y / n), jax.random.key(0)
-    potential = GibbsPotential(model, x, c, jnp.ones(()))
-    thetas = sampling.draw_prior(key, particles, potential)
+    potential = Problem.of(model, x).potential(c)
+    thetas = sampling.draw_prior(key, particles, potential.problem)
     eta = jnp.asarray(STEP_SIZE)
     kernels = {
         "ula": mfpda.ULA(step_size=eta),

@@ -23,10 +23,8 @@ import numpyro.distributions as dist
 import mfpda
 from mfpda import sampling
 from mfpda.engine import outer_step
-from mfpda.problem import blocks
-from mfpda.problem.blocks import GIB, Blocks
-from mfpda.problem.data import Examples
-from mfpda.problem.potential import GibbsPotential
+from mfpda.problem import Problem, blocks_within
+from mfpda.problem.memory import GIB
 
 try:
     from tests.benchmarks.inner_step import STEP_SIZE, by_mfpda, interleaved, problem
@@ -61,7 +59,7 @@ def run(path, memory):
     )  # fmt: skip
     fit.predict(x)
     budget = "default" if memory is None else f"{memory:g} GiB"
-    rows = fit.settings["block_rows"]
+    rows = fit.settings.block_rows
     print(
         f"(n, d, M) = ({DIGITS}, {PIXELS}, {PARTICLES}), budget {budget}, blocks of {rows} rows: "
         f"peak {peak():.2f} GiB ({before:.2f} before the fit), {time.perf_counter() - began:.0f} s"
@@ -78,16 +76,18 @@ def peak():
 def cost(n, d, particles, memory, steps, rounds):
     model, x, y = problem(n, d)
     x, y, key = jnp.asarray(x), jnp.asarray(y), jax.random.key(0)
-    cut = blocks.within(memory, model, x[0], particles).over(n)
+    whole = Problem.of(model, x, y)
+    cut = blocks_within(memory, whole.neuron, particles).over(n)
+    blocked = whole.in_blocks(cut)
+    potential, blocked_potential = (each.potential(-y / n) for each in (whole, blocked))
     kernel = mfpda.ULA(step_size=jnp.asarray(STEP_SIZE))
-    whole, blocked = (GibbsPotential(model, x, -y / n, jnp.ones(()), each) for each in (Blocks(), cut))
     thetas = sampling.draw_initial(key, particles, whole)
     medians = interleaved(
         {
-            "whole": lambda: by_mfpda(key, thetas, whole, kernel, steps),
-            "blocked": lambda: by_mfpda(key, thetas, blocked, kernel, steps),
-            "snapshot whole": lambda: outer_step.snapshot(model, thetas, Examples(x, y)),
-            "snapshot blocked": lambda: outer_step.snapshot(model, thetas, Examples(x, y, cut)),
+            "whole": lambda: by_mfpda(key, thetas, potential, kernel, steps),
+            "blocked": lambda: by_mfpda(key, thetas, blocked_potential, kernel, steps),
+            "snapshot whole": lambda: outer_step.snapshot(whole, thetas),
+            "snapshot blocked": lambda: outer_step.snapshot(blocked, thetas),
         },
         rounds,
     )

@@ -11,9 +11,7 @@ import jax.numpy as jnp
 
 import mfpda
 from mfpda import sampling
-from mfpda.problem.outputs import Outputs
-from mfpda.problem.potential import GibbsPotential
-from mfpda.rules import Problem
+from mfpda.problem import Problem
 
 try:
     from tests.benchmarks.inner_step import STEP_SIZE, by_mfpda, interleaved, problem
@@ -22,26 +20,25 @@ except ModuleNotFoundError:  # run as a script
 
 
 @jax.jit
-def updated(state, model, thetas, x, y, rule):
-    outputs, given = Outputs(model, thetas, x), Problem(y, model.loss, model.temperature)
-    return rule.update(jax.random.key(0), state, jnp.ones(()), outputs, None, given)
+def updated(state, given, thetas, rule):
+    return rule.update(jax.random.key(0), state, jnp.ones(()), given.outputs(thetas), None, given)
 
 
 def solve(n, d, particles, loss, outer_steps, rounds):
     model, x, y = problem(n, d)
-    model = mfpda.Model(model.neuron, loss, model.temperature)
+    model = mfpda.Model(model.declaration.neuron, loss, model.temperature)
     x, y, key, rule = jnp.asarray(x), jnp.asarray(y), jax.random.key(0), mfpda.DualNewton()
-    state = rule.init(n, ())
-    thetas = sampling.draw_initial(key, particles, GibbsPotential(model, x, state.averaged.weighted, jnp.ones(())))
+    given, state = Problem.of(model, x, y), rule.init(n, ())
+    thetas = sampling.draw_initial(key, particles, given)
     if outer_steps:
         arguments = {"particles": particles, "outer_steps": outer_steps, "progress": False}
         fit = mfpda.fit(key, model, (x, y), rule=rule, record=mfpda.Record(every=outer_steps), **arguments)
         state, thetas = fit.state.rule, fit.thetas
-    potential = GibbsPotential(model, x, state.averaged.weighted / n, jnp.ones(()))
+    potential = given.potential(state.averaged.weighted / n)
     kernel = mfpda.MALA(step_size=jnp.asarray(STEP_SIZE))
     medians = interleaved(
         {
-            "update": lambda: updated(state, model, thetas, x, y, rule),
+            "update": lambda: updated(state, given, thetas, rule),
             "ten steps": lambda: by_mfpda(key, thetas, potential, kernel, 10),
         },
         rounds,

@@ -4,6 +4,8 @@ import pytest
 from mfpda.core.schedules import Constant, InverseSqrt, Linear, parse, values
 from mfpda.errors import InputError
 
+pytestmark = pytest.mark.quick
+
 
 def test_values_at_every_outer_step():
     np.testing.assert_allclose(values(InverseSqrt(0.2), 4, "step_size"), [0.2, 0.2 / 2**0.5, 0.2 / 3**0.5, 0.1])
@@ -16,9 +18,12 @@ def test_command_line_form():
     assert parse("0.5") == 0.5
     assert parse("linear:5,2") == Linear(5, 2)
     assert parse("constant:3") == Constant(3)
-    for wrong in ("fast", "linear:x", "square:2", "constant:1,2"):
-        with pytest.raises(InputError, match="inverse_sqrt"):
-            parse(wrong)
+
+
+@pytest.mark.parametrize("wrong", ["fast", "linear:x", "square:2", "constant:1,2"])
+def test_a_command_line_form_that_is_not_known_is_refused(wrong):
+    with pytest.raises(InputError, match="inverse_sqrt"):
+        parse(wrong)
 
 
 @pytest.mark.parametrize("wrong", [0, -1.0, float("nan"), float("inf"), "many", True, lambda t: 3 - t])

@@ -3,44 +3,46 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mfpda.core.weights import reach, share_left, systematic
+from mfpda.core.weights import ess_fraction, largest_step, systematic
+
+pytestmark = pytest.mark.quick
 
 
-def test_share_left_by_hand():
+def test_ess_fraction_by_hand():
     """Weights 1, 2, 3: (1 + 2 + 3)^2 / (3 (1 + 4 + 9)); whatever their common factor."""
     log_weights = jnp.log(jnp.array([1.0, 2.0, 3.0]))
-    assert float(share_left(log_weights)) == pytest.approx(36 / 42)
-    assert float(share_left(log_weights + 500)) == pytest.approx(36 / 42, rel=1e-4)
-    assert float(share_left(jnp.zeros(7))) == pytest.approx(1)
-    assert float(share_left(jnp.array([0.0, -jnp.inf, -jnp.inf, -jnp.inf]))) == pytest.approx(1 / 4)
+    assert float(ess_fraction(log_weights)) == pytest.approx(36 / 42)
+    assert float(ess_fraction(log_weights + 500)) == pytest.approx(36 / 42, rel=1e-4)
+    assert float(ess_fraction(jnp.zeros(7))) == pytest.approx(1)
+    assert float(ess_fraction(jnp.array([0.0, -jnp.inf, -jnp.inf, -jnp.inf]))) == pytest.approx(1 / 4)
 
 
-def test_share_left_of_nodes_with_mass():
+def test_ess_fraction_of_nodes_with_mass():
     """E w = 0.2 + 0.8 * 3, E w^2 = 0.2 + 0.8 * 9; a node without mass does not count, however large its weight."""
     mass = jnp.array([0.2, 0.8, 0.0])
     log_weights = jnp.log(jnp.array([1.0, 3.0, 1e30]))
-    assert float(share_left(log_weights, mass)) == pytest.approx(2.6**2 / 7.4, rel=1e-5)
-    assert float(share_left(jnp.log(jnp.array([1.0, 3, 3, 3, 3])))) == pytest.approx(2.6**2 / 7.4, rel=1e-5)
+    assert float(ess_fraction(log_weights, mass)) == pytest.approx(2.6**2 / 7.4, rel=1e-5)
+    assert float(ess_fraction(jnp.log(jnp.array([1.0, 3, 3, 3, 3])))) == pytest.approx(2.6**2 / 7.4, rel=1e-5)
 
 
-def test_reach_is_where_the_share_is_left():
+def test_largest_step_leaves_exactly_the_share():
     """For rises N(0, 1) the share of exp(-s rise) is exp(-s^2): half of it at s = sqrt(log 2)."""
     nodes = np.linspace(-12, 12, 4001)
     with jax.enable_x64(True):
         mass = jnp.asarray(np.exp(-(nodes**2) / 2) / np.exp(-(nodes**2) / 2).sum())
-        found = {share: reach(jnp.asarray(nodes), jnp.ones(()), share, mass) for share in (0.5, 0.9, 0.2)}
+        found = {share: largest_step(jnp.asarray(nodes), jnp.ones(()), share, mass) for share in (0.5, 0.9, 0.2)}
         assert float(found[0.5]) == pytest.approx(np.log(2) ** 0.5, rel=1e-8)
         assert float(found[0.9]) == pytest.approx(np.log(1 / 0.9) ** 0.5, rel=1e-8)
         assert float(found[0.2]) == 1  # no further than asked for
-        assert float(share_left(-found[0.5] * nodes, mass)) == pytest.approx(0.5, rel=1e-8)
+        assert float(ess_fraction(-found[0.5] * nodes, mass)) == pytest.approx(0.5, rel=1e-8)
 
 
-def test_reach_with_particles_outside_the_support():
+def test_largest_step_with_particles_outside_the_support():
     """One of four is lost at any step: three quarters are left, and all of the way is open to the rest."""
     rise = jnp.array([0.0, jnp.inf, 0.0, 0.0])
-    assert float(reach(rise, jnp.asarray(0.7), 0.5)) == pytest.approx(0.7)
-    assert float(reach(rise, jnp.asarray(0.7), 0.8)) < 1e-6
-    tilted = reach(jnp.array([0.0, jnp.inf, 1.0, 3.0]), jnp.asarray(10.0), 0.5)
+    assert float(largest_step(rise, jnp.asarray(0.7), 0.5)) == pytest.approx(0.7)
+    assert float(largest_step(rise, jnp.asarray(0.7), 0.8)) < 1e-6
+    tilted = largest_step(jnp.array([0.0, jnp.inf, 1.0, 3.0]), jnp.asarray(10.0), 0.5)
     weights = np.exp(-float(tilted) * np.array([0.0, 1.0, 3.0]))
     assert weights.sum() ** 2 / (weights**2).sum() / 4 == pytest.approx(0.5, rel=1e-4)
 

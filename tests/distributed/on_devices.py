@@ -8,6 +8,7 @@ JAX counts its devices once, so virtual ones and several processes need a Python
 import json
 import re
 import sys
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,9 @@ from mfpda import sampling
 from mfpda.distributed import mesh as devices
 from mfpda.engine import outer_step
 from mfpda.engine import run as running
+from mfpda.engine.plan import Plan
 from mfpda.kernels import KERNELS
+from mfpda.problem import Problem
 from mfpda.sampling import tuning
 
 X = np.random.default_rng(0).normal(size=(40, 3))
@@ -113,12 +116,12 @@ def compiled(kernel):
     """What the devices exchange in an outer step with this kernel."""
     kernel = tuning.plan(kernel, 1)[0]
     mesh = devices.mesh_over(jax.devices(), 64)
-    examples = mfpda.data.Examples(jnp.asarray(X, float), jnp.asarray(np.sin(X[:, 0]), float))
+    problem = Problem.of(MODEL, jnp.asarray(X, float), jnp.asarray(np.sin(X[:, 0]), float))
     rule = mfpda.DualAveraging()
-    state = running._initial_state(jax.random.key(0), MODEL, examples, None, kernel, rule, 64)
-    state = running._placed(state, mesh)
+    state = running._initial_state(jax.random.key(0), problem, None, kernel, rule, 64)
+    state = Plan.placed(SimpleNamespace(mesh=mesh), state)
     step = outer_step.outer_step.lower(
-        jax.random.key(0), np.int32(1), state, examples, None, MODEL, kernel, rule, mfpda.Warm(), np.int32(3), mesh=mesh
+        jax.random.key(0), np.int32(1), state, problem, None, kernel, rule, mfpda.Warm(), np.int32(3), mesh=mesh
     )
     return collectives(step.compile().as_text(), "jit(outer_step)/shard_map/while")
 
@@ -126,7 +129,7 @@ def compiled(kernel):
 def pooled():
     """The same for a loop in which the step size does follow the acceptance of all particles."""
     mesh, kernel = devices.mesh_over(jax.devices(), 64), mfpda.MALA(jnp.asarray(0.1))
-    potential = mfpda.potential.prior_potential(MODEL, jnp.asarray(X, float))
+    potential = Problem.of(MODEL, jnp.asarray(X, float)).prior_potential()
     ensemble = jax.jit(sampling.begin)(jax.random.key(0), jnp.ones((64, 4)), potential, kernel)
     run = jax.jit(lambda *arguments: sampling.run(*arguments, tuning.towards_target))
     run = run.lower(jax.random.key(0), devices.spread(ensemble, mesh), potential, kernel, 3)

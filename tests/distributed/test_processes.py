@@ -13,8 +13,8 @@ import pytest
 from mfpda.cli import main
 from mfpda.distributed import processes
 from mfpda.persistence.files import read
+from tests.helpers import MODEL_FILE as MODEL
 from tests.kill_and_resume import compare_rows, compare_states, started
-from tests.test_cli import MODEL
 
 
 @pytest.fixture

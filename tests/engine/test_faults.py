@@ -21,10 +21,10 @@ import pytest
 import mfpda
 from mfpda import RunError, Status, Stream
 from mfpda.engine import run as running
-from mfpda.persistence import checkpoint
-from tests.engine.test_fit import draw
+from mfpda.persistence import checkpoint, container, files
+from tests.helpers import draw, same
 from tests.kill_and_resume import compare_rows, compare_states, kill_and_resume, left_alone
-from tests.persistence.test_checkpoint import same, unwritable
+from tests.persistence.test_checkpoint import unwritable
 
 
 @pytest.fixture(scope="module")
@@ -71,10 +71,10 @@ def test_signals_end_a_run_which_goes_on_with_the_same_bits(alone, tmp_path):
             time.sleep(0.01)
         process.send_signal(number)
         out, errors = process.communicate(timeout=120)
-        t = checkpoint.read(state).facts["outer_steps"]
-        assert f"`mfpda resume {folder}` goes on after outer step {t}" in errors
+        t = container.read(state).facts["outer_steps"]
+        assert f"`mfpda resume {folder}` continues after outer step {t}" in errors
         assert "interrupted" in out
-        assert mfpda.storage.read(tmp_path / "out.nc").attrs["status"] == "interrupted"
+        assert files.read(tmp_path / "out.nc").attrs["status"] == "interrupted"
         return process.returncode, errors, t
 
     code, errors, first = ended_by(signal.SIGTERM, "run", str(file), "--checkpoint", str(folder))
@@ -105,12 +105,12 @@ def test_sigterm_outside_of_a_run_and_handlers_of_the_program_are_left_alone(sma
 
 
 def test_sigterm_as_soon_as_its_folder_is_there(small, tmp_path, monkeypatch):
-    def keep_in(run, *arguments):
-        original(run, *arguments)
+    def open_checkpoint(run):
+        original(run)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    original = running.Run.keep_in
-    monkeypatch.setattr(running.Run, "keep_in", keep_in)
+    original = running.Run.open_checkpoint
+    monkeypatch.setattr(running.Run, "open_checkpoint", open_checkpoint)
     with pytest.raises(mfpda.Terminated) as caught:
         mfpda.fit(jax.random.key(0), small.model, small.data, checkpoint=tmp_path / "run", **small.quick)
     assert (caught.value.fit.status, caught.value.fit.outer_steps) == (Status.INTERRUPTED, 0)
@@ -137,7 +137,7 @@ def broken_and_resumed(small, folder, action, mended, message):
     arguments = dict(small.quick)
 
     def breaks():
-        while checkpoint.read(folder / checkpoint.CHECKPOINT).facts["outer_steps"] < 4:  # it is written meanwhile
+        while container.read(folder / checkpoint.CHECKPOINT).facts["outer_steps"] < 4:  # it is written meanwhile
             time.sleep(0.01)
         action()
 
@@ -193,7 +193,7 @@ def test_no_write_leaves_what_cannot_be_resumed(small, tmp_path, kind):
             except OSError:  # while the folder was made: it is there, whole, or not at all
                 if not folder.exists():
                     continue
-        failed = checkpoint.read(folder / checkpoint.CHECKPOINT).facts["status"] != "finished"
+        failed = container.read(folder / checkpoint.CHECKPOINT).facts["status"] != "finished"
         with pytest.MonkeyPatch.context() as patch:  # once more, while it makes room for more steps
             failing_at(k, patch, after=k % 3)
             mfpda.fit(jax.random.key(0), small.model, data, resume=folder, throw=False, **longer)

@@ -1,174 +1,85 @@
-"""What a run does between its steps: new particles, or more where stop_at_gap asks for more than it has."""
-
-import dataclasses
+"""A run: what it records, what its schedules say, what it certifies, and that a resumed one gives the same bits."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import numpyro.distributions as dist
 import pytest
 
 import mfpda
-from mfpda import sampling
-from mfpda.engine import run as running
-from mfpda.results.fit import current_potential
-from mfpda.rules import dual_newton
-from tests.persistence.test_checkpoint import same
-
-ARGUMENTS = {
-    "rule": "dual_newton", "particles": 40, "outer_steps": 24, "inner_steps": 3, "certify_every": 12,
-    "stop_at_gap": 1e-9, "progress": False,
-}  # fmt: skip
+from mfpda import Record, Stream
+from mfpda.core import schedules
+from tests.helpers import draw, same
 
 
-@pytest.fixture(scope="module")
-def widened(small, tmp_path_factory):
-    """A run that is asked for far more than 40 particles can give, and its folder."""
-    folder = tmp_path_factory.mktemp("widened") / "run"
-    return mfpda.fit(jax.random.key(0), small.model, small.data, checkpoint=folder, **ARGUMENTS), folder
+def test_a_streams_risk_is_that_of_the_next_batch(small):
+    """Row t judges the state after step t on batch t + 1, which it has not seen; no two batches are the same."""
+    key = jax.random.key(0)
+    arguments = small.quick | {"batch_size": 5}
+    short = mfpda.fit(key, small.model, Stream(draw), **(arguments | {"outer_steps": 3}))
+    longer = mfpda.fit(key, small.model, Stream(draw), **(arguments | {"outer_steps": 4}))
+    x, y = longer.problem.x[15:20], longer.problem.y[15:20]
+    risk = 0.5 * np.mean((np.asarray(short.predict(x)) - np.asarray(y)) ** 2)
+    assert short.rows[-1].stats["risk"] == pytest.approx(risk, rel=1e-5)
+    assert len(np.unique(np.asarray(longer.problem.x[:20]))) == 20
 
 
-@pytest.mark.slow
-def test_particles_double_when_the_gap_is_out_of_their_reach(widened, small):
-    fit, _ = widened
-    particles = [row.stats["particles"] for row in fit.rows]
-    settled = [row.stats["settled"] for row in fit.rows]
-    assert particles == [40] * 12 + [80] * 12
-    assert settled[12] == pytest.approx(settled[11] / 2 + 1)  # one more, and what few were averaged over counts half
-    assert len(fit.thetas) == fit.groups["posterior"].sizes["draw"] == 80
-    gradients = [row.stats["gradients"] for row in fit.rows]
-    assert gradients[11] == gradients[13] < gradients[12]  # the new ones were tempered
-    assert len(np.unique(np.asarray(fit.thetas), axis=0)) > 75  # a rejected proposal may leave a copy
-    assert fit.groups["particle_history"].sizes["draw"] == 40
-    assert fit.select(jax.random.key(1)).predict(small.x).shape == (40,)
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("rule", ["dual_averaging", "latest"])
+def test_a_resumed_run_gives_the_bits_of_the_whole_one(small, stream, rule):
+    data = Stream(draw) if stream else small.data
+    arguments = small.quick | {"batch_size": 6, "rule": rule, "inner_steps": schedules.Linear(1)}
+    whole = mfpda.fit(jax.random.key(0), small.model, data, **arguments)
+    half = mfpda.fit(jax.random.key(0), small.model, data, **(arguments | {"outer_steps": 5}))
+    resumed = mfpda.fit(jax.random.key(0), small.model, data, **arguments, resume=half)
+    np.testing.assert_array_equal(whole.thetas, resumed.thetas)
+    np.testing.assert_array_equal(whole.potential.coefficients, resumed.potential.coefficients)
+    assert [row.outer_step for row in resumed.rows] == list(range(1, 9))
+    assert [row.stats["risk"] for row in resumed.rows] == [row.stats["risk"] for row in whole.rows]
+    assert resumed.progress.inner_steps == whole.progress.inner_steps
 
 
-@pytest.mark.slow
-def test_it_is_kept_and_goes_on_like_any_other(widened, small, tmp_path):
-    """From a checkpoint before and one after the doubling, and from a saved file."""
-    fit, folder = widened
-    stopped = ARGUMENTS | {"outer_steps": 12, "stop_at_gap": None}
-    before = mfpda.fit(jax.random.key(0), small.model, small.data, **stopped)
-    with pytest.raises(mfpda.InputError, match="particles"):
-        mfpda.fit(jax.random.key(0), small.model, small.data, resume=fit, **ARGUMENTS | {"particles": 80})
-    on = ARGUMENTS | {"outer_steps": 26}
-    fit.save(tmp_path / "run.nc")
-    loaded = mfpda.load(tmp_path / "run.nc", small.model)
-    from_file = mfpda.fit(jax.random.key(0), small.model, small.data, resume=loaded, **on)
-    from_folder = mfpda.fit(jax.random.key(0), small.model, small.data, resume=folder, **on)
-    same(from_file, from_folder)
-    # what decides is recorded: a run that is resumed just before the doubling doubles too
-    resumed = mfpda.fit(jax.random.key(0), small.model, small.data, resume=before, **ARGUMENTS)
-    same(resumed, fit)
+def test_record_thins_steps_sites_and_particles(small):
+    record = Record(every=3, sites=("w",), particles=7)
+    fit = mfpda.fit(jax.random.key(0), small.model, small.data, record=record, **small.quick)
+    assert [row.outer_step for row in fit.rows] == [3, 6, 8]
+    assert {name: value.shape for name, value in fit.rows[0].particles.items()} == {"w": (7, 1)}
+    assert isinstance(fit.rows[0].particles["w"], np.ndarray)
+    assert fit.particles["b"].shape == (30,)
 
 
-@pytest.mark.parametrize(
-    ("settled", "left", "expected"),
-    [
-        (10, 8, True),  # 2e-3 becomes 2e-3 10/18 = 1.11e-3, and the certificate's own 5e-4 on top of it
-        (10, 31, False),  # 2e-3 10/41 = 4.9e-4
-        (10, 29, True),  # 2e-3 10/39 = 5.1e-4
-        (4, 1, False),  # too early to tell
-    ],
-)
-def test_more_are_needed_where_averaging_would_not_do(settled, left, expected):
-    stats = {"settled": settled, "gap": 2e-3, "gap_upper": 2.5e-3}
-    assert running.out_of_reach(stats, left, stop_at_gap=1e-3) is expected
-    assert not running.out_of_reach(stats | {"gap": np.nan}, left, stop_at_gap=1e-3)
+def test_rows_are_the_states_after_their_steps(small):
+    """Row t of a run is the final state of a run of t steps, and its risk is the risk of that state."""
+    long = mfpda.fit(jax.random.key(0), small.model, small.data, **small.quick)
+    short = mfpda.fit(jax.random.key(0), small.model, small.data, **(small.quick | {"outer_steps": 4}))
+    np.testing.assert_array_equal(long.rows[3].particles["b"], short.particles["b"])
+    x, y = small.data
+    assert long.rows[3].stats["risk"] == pytest.approx(0.5 * np.mean((np.asarray(short.predict(x)) - y) ** 2), rel=1e-5)
+    second = np.mean(np.sum(np.asarray(short.thetas) ** 2, axis=1))
+    assert long.rows[3].stats["second_moment"] == pytest.approx(second, rel=1e-5)
 
 
-@pytest.mark.slow
-def test_a_run_interrupted_while_it_doubles_does_so_once(widened, small, tmp_path, monkeypatch):
-    """Ctrl-C in the step after the new particles were drawn: none of them is kept, and the resumed run is the same."""
-    fit, _ = widened
-    folder, original = tmp_path / "run", running.outer_step
+def test_metrics_are_functions_of_predict(small):
+    metrics = {"at_one": lambda predict: predict(np.ones((1, 1)))[0]}
+    fit = mfpda.fit(jax.random.key(0), small.model, small.data, metrics=metrics, **small.quick)
+    assert fit.rows[-1].stats["at_one"] == pytest.approx(float(fit.predict(np.ones((1, 1)))[0]), rel=1e-6)
 
-    def interrupted(key, t, state, *others, **more):
-        if len(state.ensemble.theta) == 80:
-            raise KeyboardInterrupt
-        return original(key, t, state, *others, **more)
 
-    monkeypatch.setattr(running, "outer_step", interrupted)
-    stopped = mfpda.fit(jax.random.key(0), small.model, small.data, checkpoint=folder, **ARGUMENTS)
-    assert (stopped.status, stopped.outer_steps, len(stopped.thetas)) == (mfpda.Status.INTERRUPTED, 12, 40)
-    monkeypatch.undo()
-    same(mfpda.fit(jax.random.key(0), small.model, small.data, resume=folder, **ARGUMENTS), fit)
+def test_schedules_are_followed(small):
+    kernel = mfpda.ULA(step_size=schedules.InverseSqrt(0.01))
+    arguments = small.quick | {"inner_steps": lambda t: t * t}
+    fit = mfpda.fit(jax.random.key(0), small.model, small.data, kernel=kernel, **arguments)
+    stats = fit.groups["outer_stats"].isel(chain=0)
+    t = np.arange(1, 9)
+    np.testing.assert_allclose(stats["step_size"], 0.01 / np.sqrt(t), rtol=1e-6)
+    np.testing.assert_array_equal(stats["inner_steps"], t**2)
+    assert fit.progress.inner_steps == np.sum(t**2)
 
 
 @pytest.mark.slow
 def test_a_run_that_reached_its_gap_stays_there_when_it_is_resumed(small, tmp_path):
-    arguments = ARGUMENTS | {"stop_at_gap": 0.1}
+    arguments = {
+        "rule": "dual_newton", "particles": 40, "outer_steps": 24, "inner_steps": 3, "certify_every": 12,
+        "stop_at_gap": 0.1, "progress": False,
+    }  # fmt: skip
     fit = mfpda.fit(jax.random.key(0), small.model, small.data, checkpoint=tmp_path / "run", **arguments)
     assert (fit.status, fit.outer_steps) == (mfpda.Status.CERTIFIED, 12)
     same(mfpda.fit(jax.random.key(0), small.model, small.data, resume=tmp_path / "run", **arguments), fit)
-
-
-@pytest.mark.slow
-def test_rules_that_do_not_average_noise_keep_their_particles(small):
-    fit = mfpda.fit(jax.random.key(0), small.model, small.data, **ARGUMENTS | {"rule": "latest"})
-    assert len(fit.thetas) == 40
-
-
-RENEWING = {"rule": "dual_newton", "particles": 40, "outer_steps": 60, "inner_steps": 3, "progress": False}
-
-
-@pytest.fixture(scope="module")
-def renewed(small):
-    """A run whose particles were drawn anew, and the steps that began with that."""
-    fit = mfpda.fit(jax.random.key(0), small.model, small.data, **RENEWING)
-    gradients = np.array([row.stats["gradients"] for row in fit.rows])
-    return fit, 1 + np.flatnonzero(gradients > gradients.min())
-
-
-def test_particles_are_drawn_anew_after_every_16_steps_of_an_average(renewed, small):
-    fit, steps = renewed
-    settled, age = (np.array([row.stats[name] for row in fit.rows]) for name in ("settled", "age"))
-    assert len(steps) == 3
-    assert settled[steps[0] - 2] == 16  # of the step before
-    assert np.diff(steps).tolist() == [16, 16]
-    assert (np.flatnonzero(age == 1) + 1).tolist() == [1, *steps]
-    assert len(np.unique(fit.thetas, axis=0)) > 35  # a rejected proposal may leave a copy
-    tempered = mfpda.fit(jax.random.key(0), small.model, small.data, start="temper", **RENEWING)
-    assert len({row.stats["gradients"] - 6 * row.stats["temperatures"] for row in tempered.rows}) == 1
-
-
-def test_a_resumed_run_draws_them_anew_at_the_same_step(renewed, small, tmp_path):
-    fit, steps = renewed
-    stopped = RENEWING | {"outer_steps": int(steps[0]) - 1}
-    mfpda.fit(jax.random.key(0), small.model, small.data, checkpoint=tmp_path / "run", **stopped)
-    before = mfpda.fit(jax.random.key(0), small.model, small.data, **stopped)
-    for resumed in (before, tmp_path / "run"):
-        same(mfpda.fit(jax.random.key(0), small.model, small.data, resume=resumed, **RENEWING), fit)
-
-
-def test_old_particles_stay_where_tempering_fails(renewed, small):
-    """Moves so long that none is accepted leave copies of a few: twice the old ones, then, and not these."""
-    fit, _ = renewed
-    plugs = fit.rule, fit.kernel, mfpda.Temper(kernel=mfpda.MALA(step_size=1e6))
-    ensemble, _ = running._tempered_anew(jax.random.key(5), small.model, fit.examples, fit.state, *plugs, times=2)
-    np.testing.assert_array_equal(ensemble.theta, np.tile(fit.thetas, (2, 1)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("renews", [True, False])
-def test_a_lost_mode_is_found_again(renews, monkeypatch):
-    """Two modes that no step of MALA joins, and all particles put into one: only new ones see the other again."""
-    if not renews:
-        monkeypatch.setattr(dual_newton, "RENEW_EVERY", 10**6)
-    modes = dist.MixtureSameFamily(dist.Categorical(jnp.ones(2) / 2), dist.Normal(jnp.array([-4.0, 4.0]), 0.5))
-    h = lambda theta, x: jnp.tanh(theta["w"] * x)  # noqa: E731
-    model = mfpda.Model.from_function(h, {"w": modes}, mfpda.losses.Squared(), 0.5)
-    x = np.linspace(-1, 1, 20)
-    data = x, 0.3 * np.tanh(4 * x)
-    arguments = {"rule": "dual_newton", "particles": 500, "inner_steps": 3, "progress": False}
-    fit = mfpda.fit(jax.random.key(0), model, data, outer_steps=10, **arguments)
-    thetas = jnp.abs(fit.state.ensemble.theta)
-    potential = current_potential(model, fit.examples, fit.rule, fit.state)
-    ensemble = sampling.begin(jax.random.key(1), thetas, potential, fit.kernel)
-    fit = dataclasses.replace(fit, state=fit.state._replace(ensemble=ensemble))
-    fit = mfpda.fit(jax.random.key(0), model, data, outer_steps=60, resume=fit, **arguments)
-    gap = fit.certify(jax.random.key(2), particles=4000).gap
-    if renews:
-        assert gap < 0.01
-    else:
-        assert gap > 0.1

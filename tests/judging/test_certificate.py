@@ -1,7 +1,7 @@
 """The certificate against closed forms and quadrature, and seen to fail when a part of it is broken."""
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -11,14 +11,15 @@ import pytest
 
 import mfpda
 from mfpda import CertificateStatus, InputError, Temper, exact
+from mfpda.engine import run as running
 from mfpda.judging import certificate as certificates
 from mfpda.kernels import KernelInfo
 from mfpda.kernels.base import Evaluated
 from mfpda.problem import losses
+from mfpda.problem.problem import Problem
 from mfpda.results.fit import Fit
 from mfpda.sampling import tempering
-from tests.conftest import reference
-from tests.sampling.test_tuning import single_index
+from tests.helpers import reference, single_index
 
 NAMES = ["tanh_squared", "sine_squared", "tanh_logistic"]
 ONCE = mfpda.Record(every=10_000)
@@ -59,7 +60,7 @@ def linear_fit(outputs=()):
 
 
 def closed_form(fit):
-    x, y, g = (np.asarray(part, float) for part in (*fit.examples[:2], fit.dual))
+    x, y, g = (np.asarray(part, float) for part in (fit.problem.x, fit.problem.y, fit.dual))
     n = len(x)
     force = np.tensordot(x.T, g, axes=1) / n
     mean = -(SCALE**2) / TEMPERATURE * force
@@ -97,7 +98,6 @@ def test_a_linear_neuron_has_its_closed_form(outputs):
     assert max(off.values()) < LARGEST, off
 
 
-@dataclass(frozen=True)
 class SignError(losses.Squared):
     """g . y with the wrong sign."""
 
@@ -108,22 +108,21 @@ class SignError(losses.Squared):
 @pytest.mark.slow
 def test_a_conjugate_with_a_sign_error_is_seen():
     right = linear_fit()
-    model = mfpda.Model(right.model.neuron, SignError(), TEMPERATURE)
-    assert max(errors_off(replace(right, model=model)).values()) > 10 * LARGEST
+    model = mfpda.Model(right.model.declaration.neuron, SignError(), TEMPERATURE)
+    wrong = Problem.of(model, right.problem.x, right.problem.y)
+    assert max(errors_off(replace(right, progress=replace(right.progress, problem=wrong))).values()) > 10 * LARGEST
 
 
 @pytest.mark.slow
 def test_a_dropped_1_over_n_is_seen(monkeypatch):
-    monkeypatch.setattr(Fit, "weights", property(lambda fit: jnp.ones(len(fit.examples.x))))
-    fit = replace(linear_fit())
+    fit = linear_fit()
+    monkeypatch.setattr(Fit, "problem", property(lambda fit: replace(fit.progress.problem, weights=jnp.ones(30))))
     certificate = fit.certify(jax.random.key(1))
     assert certificate.status is CertificateStatus.CERTIFIED
     assert certificate.gap > 10 * closed_form(fit)["gap"]
 
 
-@mfpda.plug
-@dataclass(frozen=True)
-class AlwaysAccepts:
+class AlwaysAccepts(mfpda.Kernel):
     """MALA's proposal without its accept step, which says that it is adjusted."""
 
     step_size: float = 0.3
@@ -132,9 +131,6 @@ class AlwaysAccepts:
 
     def init(self, key, theta, potential):
         return Evaluated.at(theta, potential)
-
-    def refresh(self, state, potential):
-        return Evaluated.at(state.theta, potential)
 
     def step(self, key, state, potential):
         noise = jax.random.normal(key, state.theta.shape)
@@ -149,23 +145,23 @@ def test_a_biased_sampler_inside_is_seen():
 
 def at_the_optimum():
     """The linear fit's problem at its exact optimal dual, g = z - y with z = x . m and m = -(s^2/T) x^T g / n."""
-    fit = linear_fit()
-    x, y = (np.asarray(part, float) for part in fit.examples[:2])
+    problem = linear_fit().problem
+    x, y = (np.asarray(part, float) for part in (problem.x, problem.y))
     n = len(x)
     g = np.linalg.solve(np.eye(n) + SCALE**2 / (n * TEMPERATURE) * x @ x.T, -y)
-    return fit, certificates._Problem(fit.model, fit.examples, fit.weights, jnp.asarray(g, float))
+    return problem, jnp.asarray(g, float)
 
 
 def test_at_the_optimum_the_bias_is_taken_off_and_the_error_is_that_of_the_square():
     """50 certificates where the gap is 0: z is all noise. The mean of the estimates is 0 within 4 of its own errors,
     that of (FY) as it is is not; and the stated error is the estimates' spread, within a factor of 2."""
-    fit, problem = at_the_optimum()
+    problem, g = at_the_optimum()
     found = []
     for seed in range(50):
-        sample = certificates.sampled(jax.random.key(seed), problem.potential, Temper(), 8, 1000)
+        sample = certificates.sampled(jax.random.key(seed), problem.potential(problem.weights * g), Temper(), 8, 1000)
         kappa = float(certificates._stiffness(problem, sample.thetas, sample.z))
-        noise = kappa * TEMPERATURE * sample.inflation(fit.weights)
-        found.append(certificates._gap(problem, sample, sample.mean, noise))
+        noise = kappa * TEMPERATURE * sample.inflation(problem.weights)
+        found.append(certificates._gap(problem, g, sample, sample.mean, noise))
     plain, corrected, stderr = (np.array([getattr(each, name) for each in found]) for name in found[0]._fields[:3])
     error = corrected.std(ddof=1) / np.sqrt(50)
     assert abs(corrected.mean()) < 4 * error
@@ -176,26 +172,25 @@ def test_at_the_optimum_the_bias_is_taken_off_and_the_error_is_that_of_the_squar
 
 def test_where_every_replicate_hits_the_optimum_the_error_is_that_of_the_square():
     """Replicates that agree, at a dual that is optimal for them: no linear part is left, and luck must not show."""
-    _, problem = at_the_optimum()
-    sample = certificates.sampled(jax.random.key(0), problem.potential, Temper(), 8, 1000)
+    problem, g = at_the_optimum()
+    sample = certificates.sampled(jax.random.key(0), problem.potential(problem.weights * g), Temper(), 8, 1000)
     lucky = sample._replace(z=jnp.broadcast_to(sample.mean, sample.z.shape))
-    problem = problem._replace(dual=sample.mean - problem.examples.y)
-    found = certificates._gap(problem, lucky, sample.mean, noise=0.8)
+    found = certificates._gap(problem, sample.mean - problem.y, lucky, sample.mean, noise=0.8)
     assert found.stderr == pytest.approx(0.8 / (np.sqrt(2) * 8 * 1000), rel=0.01)
 
 
 def test_replicates_that_happen_to_agree_do_not_make_the_error_small(monkeypatch):
     """Eight copies of one sample: what is left of the error is that of as many independent draws, and the square's."""
     fit = linear_fit()
-    original = tempering.replicated
+    original = tempering.Tempering.replicates
 
     def copies(*arguments):
         thetas, stats = original(*arguments)
         return jnp.broadcast_to(thetas[:1], thetas.shape), stats
 
-    monkeypatch.setattr(tempering, "replicated", copies)
+    monkeypatch.setattr(tempering.Tempering, "replicates", copies)
     certificate = fit.certify(jax.random.key(1))
-    x, y, g = (np.asarray(part, float) for part in (*fit.examples[:2], fit.dual))
+    x, y, g = (np.asarray(part, float) for part in (fit.problem.x, fit.problem.y, fit.dual))
     direction = (certificate.predictions - y - g) / len(x)
     floor = SCALE * np.linalg.norm(x.T @ direction) / np.sqrt(8 * 1000)
     square = certificate.stiffness * TEMPERATURE / (np.sqrt(2) * 8 * 1000)
@@ -341,7 +336,7 @@ def test_predictions_are_within_their_bounds():
 @pytest.mark.slow
 def test_a_loss_without_a_conjugate_is_certified_by_a_numerical_one(small):
     def run(loss):
-        model = mfpda.Model(small.model.neuron, loss, 0.02)
+        model = mfpda.Model(small.model.declaration.neuron, loss, 0.02)
         fit = mfpda.fit(jax.random.key(0), model, small.data, **small.quick)
         return fit.certify(jax.random.key(1))
 
@@ -355,7 +350,7 @@ def test_a_loss_without_a_conjugate_is_certified_by_a_numerical_one(small):
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", [losses.Logistic(), losses.SmoothedHinge()], ids=["logistic", "smoothed_hinge"])
 def test_classification_losses_agree_with_quadrature(small, loss):
-    model = mfpda.Model(small.model.neuron, loss, 0.1)
+    model = mfpda.Model(small.model.declaration.neuron, loss, 0.1)
     data = (small.x, np.where(small.x[:, 0] > 0.3, 1, -1))
     fit = mfpda.fit(jax.random.key(0), model, data, **small.quick)
     grid = exact.Quadrature.of(model, data, (-9, 9), 201)
@@ -413,10 +408,10 @@ def test_a_stream_is_certified_on_its_weighted_anchors(small):
         jax.random.key(0), small.model, mfpda.Stream(draw), particles=100, outer_steps=5, inner_steps=10, batch_size=8,
         progress=False,
     )  # fmt: skip
-    np.testing.assert_allclose(fit.weights[:40], np.repeat(np.arange(1, 6), 8) * 2 / (8 * 5 * 6), rtol=1e-6)
-    assert np.all(fit.weights[40:] == 0)
+    np.testing.assert_allclose(fit.problem.weights[:40], np.repeat(np.arange(1, 6), 8) * 2 / (8 * 5 * 6), rtol=1e-6)
+    assert np.all(fit.problem.weights[40:] == 0)
     copies = np.repeat(np.arange(40), np.repeat(np.arange(1, 6), 8))
-    x, y = (np.asarray(part)[copies] for part in fit.examples[:2])
+    x, y = (np.asarray(part)[copies] for part in (fit.problem.x, fit.problem.y))
     grid = exact.Quadrature.of(small.model, (x, y), (-9, 9), 201)
     g = np.asarray(fit.dual, float)[copies]
     law, _ = grid.gibbs(g / len(g))
@@ -432,12 +427,6 @@ def test_any_dual_can_be_certified(small):
     at_prior = fit.certify(jax.random.key(1), dual=np.zeros(40))  # g = 0: q_g is the prior, D = 0
     assert at_prior.dual_value == 0
     assert at_prior.kl == pytest.approx(0, abs=1e-6)
-    with pytest.raises(InputError, match=r"a finite dual of shape \(40,\).*found shape \(3,\)"):
-        fit.certify(jax.random.key(1), dual=np.zeros(3))
-    with pytest.raises(InputError, match="not finite"):
-        fit.certify(jax.random.key(1), dual=np.full(40, np.nan))
-    with pytest.raises(InputError, match="found str"):
-        fit.certify(jax.random.key(1), dual="abc")
 
 
 # What has no number
@@ -445,7 +434,7 @@ def test_any_dual_can_be_certified(small):
 
 @pytest.mark.slow
 def test_a_dual_outside_the_domain(small):
-    model = mfpda.Model(small.model.neuron, losses.Logistic(), 0.1)
+    model = mfpda.Model(small.model.declaration.neuron, losses.Logistic(), 0.1)
     fit = mfpda.fit(jax.random.key(0), model, (small.x, np.sign(small.x[:, 0] + 1e-3)), **small.quick)
     certificate = fit.certify(jax.random.key(1), dual=np.full(40, 5.0))
     assert certificate.status is CertificateStatus.INFEASIBLE
@@ -515,23 +504,33 @@ def test_outputs_with_heavy_tails_give_a_status():
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::mfpda.NotConvexWarning")
 def test_a_loss_that_is_not_convex_is_not_certified(small):
-    model = mfpda.Model(small.model.neuron, lambda z, y: jnp.cos(z - y), 0.1)
+    model = mfpda.Model(small.model.declaration.neuron, lambda z, y: jnp.cos(z - y), 0.1)
     fit = mfpda.fit(jax.random.key(0), model, small.data, **small.quick)
     assert fit.certify(jax.random.key(1)).status is CertificateStatus.NOT_CONVEX
 
 
-def test_refusals(small):
-    fit = mfpda.fit(jax.random.key(0), small.model, small.data, **small.quick)
-    with pytest.raises(InputError, match="at least 4 replicates"):
-        fit.certify(jax.random.key(1), replicates=3)
-    with pytest.raises(InputError, match="at least 200 particles a replicate, found 199"):
-        fit.certify(jax.random.key(1), particles=199)
-    with pytest.raises(InputError, match="a level between"):
-        fit.certify(jax.random.key(1), level=2.0)
-    with pytest.raises(InputError, match="a Temper"):
-        fit.certify(jax.random.key(1), temper="warm")
-    with pytest.raises(InputError, match="random key"):
-        fit.certify(1)
+@pytest.fixture(scope="module")
+def short_fit(small):
+    return mfpda.fit(jax.random.key(0), small.model, small.data, **small.quick)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"replicates": 3}, "at least 4 replicates"),
+        ({"particles": 199}, "at least 200 particles a replicate, found 199"),
+        ({"level": 2.0}, "a level between"),
+        ({"temper": "warm"}, "a Temper"),
+        ({"key": 1}, "random key"),
+        ({"dual": np.zeros(3)}, r"a finite dual of shape \(40,\).*found shape \(3,\)"),
+        ({"dual": np.full(40, np.nan)}, "not finite"),
+        ({"dual": "abc"}, "found str"),
+    ],
+    ids=["replicates", "particles", "level", "temper", "key", "shape of dual", "finite dual", "kind of dual"],
+)
+def test_refusals(short_fit, arguments, message):
+    with pytest.raises(InputError, match=message):
+        short_fit.certify(**{"key": jax.random.key(1)} | arguments)
 
 
 # In the run
@@ -573,14 +572,14 @@ def test_stop_at_gap_is_a_status_of_its_own(small):
 
 def test_one_lucky_certificate_does_not_stop_a_run(small, monkeypatch):
     """The first look of every step claims 0; the second says what it is."""
-    original, looks = Fit.certify, []
+    original, looks = running._certificate, []
 
-    def certify(self, key):
-        looks.append(self.outer_steps)
-        honest = original(self, key)
+    def certify(key, progress):
+        looks.append(progress.t)
+        honest = original(key, progress)
         return replace(honest, upper=0.0) if len(looks) % 2 else honest
 
-    monkeypatch.setattr(Fit, "certify", certify)
+    monkeypatch.setattr(running, "_certificate", certify)
     fit = mfpda.fit(jax.random.key(0), small.model, small.data, **small.quick, certify_every=4, stop_at_gap=1e-9)
     assert fit.status is mfpda.Status.FINISHED
     assert looks == [4, 4, 8, 8]
@@ -588,10 +587,10 @@ def test_one_lucky_certificate_does_not_stop_a_run(small, monkeypatch):
 
 
 def test_a_certificate_that_fails_loses_no_step(small, monkeypatch):
-    def certify(self, key):
+    def certify(key, progress):
         raise MemoryError("no room")
 
-    monkeypatch.setattr(Fit, "certify", certify)
+    monkeypatch.setattr(running, "_certificate", certify)
     fit = mfpda.fit(jax.random.key(0), small.model, small.data, **small.quick, certify_every=4, throw=False)
     assert fit.status is mfpda.Status.FAILED
     assert [row.outer_step for row in fit.rows] == [1, 2, 3, 4]
@@ -614,7 +613,7 @@ def test_refused_arguments(small, arguments, message):
 def test_a_second_certificate_compiles_nothing(small):
     fit = mfpda.fit(jax.random.key(0), small.model, small.data, **small.quick)
     fit.certify(jax.random.key(1))
-    parts = (tempering.replicated, certificates.moments, certificates._fenchel_young, certificates._stiffness)
+    parts = (tempering._replicates, certificates.moments, certificates._fenchel_young, certificates._stiffness)
     before = [part._cache_size() for part in parts]
     later = mfpda.fit(jax.random.key(0), small.model, small.data, **(small.quick | {"outer_steps": 9}), resume=fit)
     later.certify(jax.random.key(2))

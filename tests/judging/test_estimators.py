@@ -12,8 +12,8 @@ import mfpda
 from mfpda import HighDimensionWarning, InputError, exact
 from mfpda.judging import estimators
 from mfpda.problem import losses
-from mfpda.problem.potential import GibbsPotential
-from tests.conftest import reference
+from mfpda.problem.problem import Problem
+from tests.helpers import reference
 
 
 def gaussian_entropy(p, scale=1.0):
@@ -58,7 +58,7 @@ def test_kl_to_the_prior_in_fifty_dimensions():
     model = mfpda.Model.from_function(lambda theta, x: x @ theta["w"], sites, losses.Squared(), temperature)
     x = jnp.ones((1, p)) / math.sqrt(p)
     for gamma in (1.0, 0.8):  # at gamma < 1 the variance is s^2 / gamma, the mean is the same
-        potential = GibbsPotential(model, x, jnp.array([0.6]), jnp.asarray(gamma))
+        potential = Problem.of(model, x).potential(jnp.array([0.6]), gamma)
         shift = (scale * 0.6 / temperature) ** 2 / 2
         spread = 0.5 * p * (1 / gamma - 1 + math.log(gamma))
         kl = estimators.kl_to_prior(jax.random.key(0), potential)
@@ -100,8 +100,9 @@ def test_above_five_dimensions_the_objective_tempers():
     assert L.value == pytest.approx(certificate.objective, abs=0.02)
 
 
-def test_refusals():
-    with pytest.raises(InputError, match="finite points"):
-        estimators.entropy(np.array([1.0, np.nan]))
-    with pytest.raises(InputError, match="k"):
-        estimators.entropy(np.arange(20.0), k=0)
+@pytest.mark.parametrize(
+    ("points", "k", "message"), [(np.array([1.0, np.nan]), 10, "finite points"), (np.arange(20.0), 0, "k")]
+)
+def test_refusals(points, k, message):
+    with pytest.raises(InputError, match=message):
+        estimators.entropy(points, k=k)

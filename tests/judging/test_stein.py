@@ -13,7 +13,7 @@ import mfpda
 from mfpda import InputError
 from mfpda.judging.stein import stein_test
 from mfpda.problem import losses
-from mfpda.problem.potential import prior_potential
+from mfpda.problem.problem import Problem
 
 
 @functools.cache
@@ -21,7 +21,7 @@ def law_of(prior, p=1):
     """A potential that is -log p0, of which exact draws are to be had."""
     sites = {"w": prior.expand([p]).to_event(1)}
     model = mfpda.Model.from_function(lambda theta, x: jnp.sum(theta["w"]) * x, sites, losses.Squared(), 1.0)
-    return prior_potential(model, jnp.ones(1))
+    return Problem.of(model, jnp.ones(1)).prior_potential()
 
 
 GUMBEL = dist.Gumbel(0.0, 1.0)
@@ -75,10 +75,15 @@ def test_weights_between_far_modes_are_not_seen():
     assert not stein_test(jax.random.key(1), draws, law_of(mixture)).rejected
 
 
-def test_refusals():
-    with pytest.raises(InputError, match="level between 0 and 1"):
-        stein_test(jax.random.key(0), exact_draws(0, 10), law_of(GUMBEL), level=2.0)
-    with pytest.raises(InputError, match="at least 3 particles"):
-        stein_test(jax.random.key(0), exact_draws(0, 2), law_of(GUMBEL))
-    with pytest.raises(InputError, match=r"shape \(M, p\), found dict"):
-        stein_test(jax.random.key(0), {"w": exact_draws(0, 9)}, law_of(GUMBEL))
+@pytest.mark.parametrize(
+    ("thetas", "level", "message"),
+    [
+        (exact_draws(0, 10), 2.0, "level between 0 and 1"),
+        (exact_draws(0, 2), 0.01, "at least 3 particles"),
+        ({"w": exact_draws(0, 9)}, 0.01, r"shape \(M, p\), found dict"),
+    ],
+    ids=["level", "few", "dict"],
+)
+def test_refusals(thetas, level, message):
+    with pytest.raises(InputError, match=message):
+        stein_test(jax.random.key(0), thetas, law_of(GUMBEL), level)

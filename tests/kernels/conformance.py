@@ -1,4 +1,11 @@
-"""What every kernel must do, as checks that any kernel object can be put through."""
+"""What every kernel must do, as checks of any kernel object, yours too:
+
+    from tests.kernels.conformance import CHECKS
+    for check in CHECKS:
+        check(MyKernel())
+
+A check raises an AssertionError where the kernel fails it. Numbers are put in place of "auto".
+"""
 
 import dataclasses
 import functools
@@ -10,8 +17,9 @@ import numpyro.distributions as dist
 
 import mfpda
 from mfpda import sampling
-from mfpda.kernels.base import is_adjusted
-from mfpda.problem.potential import GibbsPotential
+from mfpda.kernels.base import Auto, step_size_of
+from mfpda.kernels.base import with_step_size as replaced
+from mfpda.problem.problem import Problem
 from mfpda.sampling import tuning
 
 PARTICLES = 5
@@ -37,13 +45,16 @@ BROKEN = mfpda.Model.from_function(_broken_output, SITES, mfpda.losses.Squared()
 def potential_of(model, seed=0, gamma=0.7):
     anchors = np.random.default_rng(1).standard_normal((6, 2))
     coefficients = 0.05 * np.random.default_rng(seed).standard_normal(6)
-    return GibbsPotential(model, jnp.asarray(anchors, float), jnp.asarray(coefficients, float), jnp.asarray(gamma))
+    return Problem.of(model, jnp.asarray(anchors, float)).potential(jnp.asarray(coefficients, float), gamma)
 
 
 def with_step_size(kernel, step_size=0.05):
-    """The kernel with numbers in place of "auto"."""
-    numbers = kernel.tuned(jnp.ones(())) if hasattr(kernel, "tuned") else kernel
-    return tuning.plan(dataclasses.replace(numbers, step_size=step_size), 1)[0]
+    """The kernel with numbers in place of "auto", and this step size if it has one."""
+    if step_size_of(kernel) is not None:
+        kernel = replaced(kernel, step_size)
+    if any(isinstance(value, Auto) for value in kernel.settings_by_name.values()):
+        kernel = kernel.tuned(jnp.ones(()))
+    return tuning.plan(kernel, 1)[0]
 
 
 @functools.cache
@@ -59,8 +70,38 @@ energies = jax.jit(lambda potential, thetas: jax.vmap(potential)(thetas))
 
 def begun(kernel, potential, seed=0):
     key = jax.random.key(seed)
-    thetas = draw_prior(key, PARTICLES, potential)
+    thetas = draw_prior(key, PARTICLES, potential.problem)
     return jax.random.split(key, PARTICLES), begin(key, thetas, potential, kernel)
+
+
+def check_it_is_frozen_data_and_a_pytree(kernel):
+    """It cannot be changed, and what JAX takes apart it puts together again; numbers are leaves, "auto" is not."""
+    assert isinstance(kernel, mfpda.Kernel)
+    name = next(iter(kernel.settings_by_name), "anything")
+    try:
+        setattr(kernel, name, 1.0)
+        raise AssertionError(f"{name} of {kernel!r} could be set")
+    except dataclasses.FrozenInstanceError:
+        pass
+    leaves, structure = jax.tree.flatten(kernel)
+    again = jax.tree.unflatten(structure, leaves)
+    assert type(again) is type(kernel)
+    assert repr(again) == repr(kernel)
+    assert all(jnp.issubdtype(jnp.result_type(leaf), jnp.number) for leaf in jax.tree.leaves(with_step_size(kernel)))
+    assert not any(isinstance(leaf, str) for leaf in leaves)
+    assert hash(structure) == hash(jax.tree.structure(again))
+
+
+def check_the_key_decides(kernel):
+    """The same keys lead to the same bits, and others elsewhere, unless nothing is drawn."""
+    kernel, potential = with_step_size(kernel), potential_of(MODEL)
+    keys, states = begun(kernel, potential)
+    first, again, other = (
+        np.asarray(stepper()(each, states, potential, kernel)[0].theta)
+        for each in (keys, keys, jax.random.split(jax.random.key(9), PARTICLES))
+    )
+    np.testing.assert_array_equal(first, again)
+    assert np.any(first != other) == kernel.samples
 
 
 def check_shapes(kernel):
@@ -68,7 +109,7 @@ def check_shapes(kernel):
     kernel, potential = with_step_size(kernel), potential_of(MODEL)
     theta = jnp.linspace(-0.5, 0.5, 4)
     state = jax.eval_shape(kernel.init, jax.random.key(0), theta, potential)
-    fresh = jax.eval_shape(kernel.refresh, state, potential)
+    fresh = jax.eval_shape(kernel.refresh, jax.random.key(2), state, theta, potential)
     after, info = jax.eval_shape(kernel.step, jax.random.key(1), fresh, potential)
     assert after.theta.shape == theta.shape
     described = [jax.tree.map(lambda part: (part.shape, part.dtype), tree) for tree in (state, fresh, after)]
@@ -87,15 +128,19 @@ def check_energy_and_acceptance(kernel):
 
 
 def check_refresh_follows_the_potential(kernel):
-    """A refreshed state steps as one begun at the new potential, but for what it carries of its own (momentum)."""
+    """A refreshed state steps as one begun at its place under the new potential, whether or not it was moved there.
+
+    The key is the one it was begun with, so that momenta are the same, kept or drawn again.
+    """
     kernel, old, new = with_step_size(kernel), potential_of(MODEL), potential_of(MODEL, seed=3, gamma=1.0)
     keys, states = begun(kernel, old)
-    refreshed = refresh(states, new, kernel)
-    np.testing.assert_array_equal(refreshed.theta, states.theta)
-    _, info = stepper()(keys, refreshed, new, kernel)
-    np.testing.assert_allclose(info.energy, energies(new, states.theta), rtol=1e-5)
-    direct = stepper()(keys, begin(jax.random.key(0), states.theta, new, kernel), new, kernel)[0]
-    np.testing.assert_allclose(stepper()(keys, refreshed, new, kernel)[0].theta, direct.theta, rtol=1e-4, atol=1e-5)
+    for thetas in (states.theta, states.theta[::-1] + 0.3):
+        refreshed = refresh(jax.random.key(0), states, thetas, new, kernel)
+        np.testing.assert_array_equal(refreshed.theta, thetas)
+        after, info = stepper()(keys, refreshed, new, kernel)
+        np.testing.assert_allclose(info.energy, energies(new, thetas), rtol=1e-5)
+        direct = stepper()(keys, begin(jax.random.key(0), thetas, new, kernel), new, kernel)[0]
+        np.testing.assert_allclose(after.theta, direct.theta, rtol=1e-4, atol=1e-5)
 
 
 def check_particles_are_independent(kernel):
@@ -139,7 +184,7 @@ def check_it_stays_finite(kernel):
         states, info = stepper()(jax.vmap(jax.random.fold_in, (0, None))(keys, k), states, potential, kernel)
         assert np.all(np.isfinite(states.theta))
         assert np.all(np.isfinite(info.acceptance))
-        if is_adjusted(kernel):
+        if kernel.adjusted:
             assert np.all(np.isfinite(energies(potential, states.theta)))
     outside = begin(jax.random.key(0), inside.at[:, 2].set(50.0), potential, kernel)
     after, info = stepper()(keys, outside, potential, kernel)

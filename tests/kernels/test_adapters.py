@@ -11,7 +11,7 @@ import mfpda
 from mfpda import FromBlackJAX, FromNumPyro, InputError, Temper, sampling
 from mfpda.cli import main
 from mfpda.kernels import KERNELS
-from tests.sampling.test_ensemble import normal_potential
+from tests.helpers import normal_potential
 
 
 def test_an_object_and_its_name_are_one_kernel():
@@ -29,10 +29,10 @@ def test_a_kernel_without_a_step_size_runs(small):
     assert np.isnan(fit.rows[-1].stats["step_size"])
 
 
-def test_a_librarys_own_kernel_is_to_be_wrapped(small):
-    for kernel, advice in ((infer.NUTS, "FromNumPyro"), (blackjax.hmc, "FromBlackJAX")):
-        with pytest.raises(InputError, match=rf"Wrap it: mfpda\.{advice}"):
-            mfpda.fit(jax.random.key(0), small.model, small.data, kernel=kernel, **small.quick)
+@pytest.mark.parametrize(("kernel", "advice"), [(infer.NUTS, "FromNumPyro"), (blackjax.hmc, "FromBlackJAX")])
+def test_a_librarys_own_kernel_is_to_be_wrapped(kernel, advice, small):
+    with pytest.raises(InputError, match=rf"Wrap it: mfpda\.{advice}"):
+        mfpda.fit(jax.random.key(0), small.model, small.data, kernel=kernel, **small.quick)
 
 
 def test_numbers_are_leaves_and_counts_are_not():
@@ -70,10 +70,13 @@ def test_the_momentum_of_ghmc_survives_a_new_potential():
     kernel, key = FromBlackJAX("ghmc", step_size=0.1), jax.random.key(0)
     old, new = normal_potential(1.0, 2), normal_potential(3.0, 2)
     state = kernel.init(key, jnp.ones(2), old)
-    fresh = kernel.refresh(state, new)
-    np.testing.assert_array_equal(fresh.inner.momentum, state.inner.momentum)
-    np.testing.assert_allclose(fresh.inner.logdensity, -new(jnp.ones(2)), rtol=1e-6)
-    assert fresh.inner.logdensity != state.inner.logdensity
+    for theta in (jnp.ones(2), jnp.array([0.3, -2.0])):
+        fresh = kernel.refresh(jax.random.key(1), state, theta, new)
+        np.testing.assert_array_equal(fresh.theta, theta)
+        np.testing.assert_array_equal(fresh.inner.momentum, state.inner.momentum)
+        np.testing.assert_allclose(fresh.inner.logdensity, -new(theta), rtol=1e-6)
+        np.testing.assert_allclose(fresh.inner.logdensity_grad, -theta / 9, rtol=1e-6)
+        assert fresh.inner.logdensity != state.inner.logdensity
 
 
 @pytest.mark.parametrize(

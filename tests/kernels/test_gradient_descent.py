@@ -4,7 +4,7 @@ import numpy as np
 
 import mfpda
 from mfpda import GradientDescent, sampling
-from tests.sampling.test_ensemble import normal_potential
+from tests.helpers import normal_potential
 
 
 def test_it_contracts_to_the_minimum_by_its_factor():
@@ -21,7 +21,7 @@ def test_a_learning_rate_on_the_penalised_risk_is_that_times_the_temperature(sma
     kernel = GradientDescent(step_size=rate * model.temperature)
     arguments = {"rule": "latest", "kernel": kernel, "particles": 30, "inner_steps": 1, "progress": False}
     fit = mfpda.fit(jax.random.key(0), model, small.data, outer_steps=1, **arguments)
-    w, b = fit.initial["w"], fit.initial["b"]
+    w, b = fit.progress.initial["w"], fit.progress.initial["b"]
     h = 2 * np.tanh(w @ x.T + b[:, None])
     slope = (np.mean(h, axis=0) - y) * (2 - h**2 / 2)  # dh/du = 2 (1 - tanh^2), u = w x + b
     by_hand = b - rate * (np.mean(slope, axis=1) + model.temperature * b)

@@ -12,9 +12,9 @@ import scipy.stats
 import mfpda
 from mfpda import MALA, Model, sampling
 from mfpda.kernels import KERNELS
-from mfpda.kernels.base import Evaluated, KernelInfo, is_adjusted, metropolis
+from mfpda.kernels.base import Evaluated, KernelInfo, metropolis
 from mfpda.problem import losses
-from mfpda.problem.potential import prior_potential
+from mfpda.problem.problem import Problem
 
 FALSE_FAILURE_RATE = 1e-4  # of each test below, for a kernel that is right
 DRAWS, STEPS = 200_000, 5
@@ -30,7 +30,7 @@ STEP_SIZES = {
     "NUTS": 0.9,
     "BarkerMH": 2.0,
 }
-CLAIMED = [name for name in KERNELS if is_adjusted(KERNELS.resolve(name))]
+CLAIMED = [name for name in KERNELS if KERNELS.resolve(name).adjusted]
 CLAIMED += [f"blackjax:{name}" for name in mfpda.FromBlackJAX.targets if f"blackjax:{name}" not in KERNELS]
 ADJUSTED = [
     pytest.param(name, marks=pytest.mark.slow if "nuts" in name.lower() else ())  # a minute each: trees in lockstep
@@ -39,16 +39,17 @@ ADJUSTED = [
 
 SITES = {"w": dist.Gumbel(0, 1), "b": dist.Gumbel(0, 1)}
 MODEL = Model.from_function(lambda theta, x: jnp.tanh(theta["w"] * x + theta["b"]), SITES, losses.Squared(), 1.0)
+POTENTIAL = Problem.of(MODEL, jnp.ones(1)).prior_potential()
 
 
 def p_values(kernel):
     """Kolmogorov-Smirnov p-values of both coordinates, after a few steps from exact draws of a Gumbel law."""
-    potential = prior_potential(MODEL, jnp.ones(1))
+    potential = POTENTIAL
 
     @jax.jit
     def after(key, kernel):
         draw_key, begin_key, run_key = jax.random.split(key, 3)
-        thetas = sampling.draw_prior(draw_key, DRAWS, potential)
+        thetas = sampling.draw_prior(draw_key, DRAWS, potential.problem)
         ensemble = sampling.begin(begin_key, thetas, potential, kernel)
         ensemble, stats, _ = sampling.run(run_key, ensemble, potential, kernel, STEPS)
         return ensemble.theta, jnp.mean(stats.acceptance)
@@ -65,7 +66,7 @@ def test_an_adjusted_kernel_leaves_a_skewed_law_invariant(name):
 
 
 class Broken(MALA):
-    """MALA with one thing wrong. Not a dataclass of its own: only ``step`` differs."""
+    """MALA with one thing wrong, which a subclass says."""
 
     def step(self, key, state, potential):
         noise_key, accept_key = jax.random.split(key)
@@ -81,26 +82,18 @@ class Broken(MALA):
     drift_sign, proposal_ratio, accepts = -1, True, True
 
 
-@mfpda.plug
-@dataclasses.dataclass(frozen=True)
 class NothingWrong(Broken):
     step_size: float = 0.8
 
 
-@mfpda.plug
-@dataclasses.dataclass(frozen=True)
 class AcceptsEverything(NothingWrong):
     accepts = False
 
 
-@mfpda.plug
-@dataclasses.dataclass(frozen=True)
 class WrongProposalRatio(NothingWrong):
     proposal_ratio = False
 
 
-@mfpda.plug
-@dataclasses.dataclass(frozen=True)
 class SignError(NothingWrong):
     drift_sign = 1
 
@@ -118,8 +111,8 @@ def test_what_was_broken_was_right_before():
 
 def test_our_mala_takes_blackjaxs_steps():
     """The same keys lead both along the same path: two derivations of one algorithm."""
-    potential, key = prior_potential(MODEL, jnp.ones(1)), jax.random.key(1)
-    thetas = sampling.draw_prior(key, 500, potential)
+    potential, key = POTENTIAL, jax.random.key(1)
+    thetas = sampling.draw_prior(key, 500, potential.problem)
     ends = []
     for kernel in (MALA(step_size=0.8), mfpda.FromBlackJAX("mala", step_size=0.8)):
         ensemble = sampling.begin(key, thetas, potential, kernel)

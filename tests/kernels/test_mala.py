@@ -5,6 +5,8 @@ import pytest
 
 from mfpda.kernels.base import Evaluated, metropolis
 
+pytestmark = pytest.mark.quick
+
 
 def accepted(before, after, correction=0.0):
     """Whether the proposal was taken, its acceptance and whether it diverged, for energies before and after."""

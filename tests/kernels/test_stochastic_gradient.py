@@ -12,6 +12,7 @@ import pytest
 import mfpda
 from mfpda import ULA, GibbsPotential, InputError, Model, StochasticGradient, sampling
 from mfpda.problem import losses
+from mfpda.problem.problem import Problem
 from mfpda.sampling import tuning
 
 STANDARD_ERRORS = 4.5  # of a normal estimate: a false-failure rate of 7e-6 for each number compared
@@ -28,18 +29,22 @@ TWO_OUTPUTS = Model.from_function(
 )
 
 
+def potential_of(model, x, c, gamma=1.0):
+    return Problem.of(model, jnp.asarray(x, float)).potential(jnp.asarray(c, float), gamma)
+
+
 def linear_potential(n=60, unused=0):
     """h(theta, x) = theta x: V is quadratic, and the noise of its thinned gradient is the same everywhere."""
     random = np.random.default_rng(0)
     x, c = random.normal(1, 1, n), random.normal(0.01, 0.03, n) * np.linspace(0.1, 2, n)
     x, c = np.pad(x, (0, unused), constant_values=x[0]), np.pad(c, (0, unused))
-    return GibbsPotential(LINEAR, *(jnp.asarray(a, float) for a in (x, c, GAMMA)))
+    return potential_of(LINEAR, x, c, GAMMA)
 
 
 def potential_of_two_outputs(n=40):
     random = np.random.default_rng(1)
     x, c = random.normal(size=(n, 3)), 0.1 * random.normal(size=(n, 2)) * random.uniform(0, 1, (n, 1)) ** 2
-    return GibbsPotential(TWO_OUTPUTS, *(jnp.asarray(a, float) for a in (x, c, GAMMA)))
+    return potential_of(TWO_OUTPUTS, x, c, GAMMA)
 
 
 def drawn_uniformly(potential, anchors):
@@ -68,8 +73,8 @@ BROKEN = [drawn_uniformly, weighted_wrongly]
 def test_every_anchor_is_drawn_m_p_times_in_expectation(monkeypatch):
     """Exactly: sizes are whole numbers that sum to 64, and u is the middle of every sixteenth of a stratum in turn."""
     sizes = np.array([0, 3, 16, 1, 0, 20, 5, 0, 0, 9, 10, 0])
-    x, signs = jnp.arange(12.0), np.where(np.arange(12) % 2, -1, 1)
-    potential = GibbsPotential(LINEAR, x, jnp.asarray(sizes * signs, float), jnp.ones(()))
+    signs = np.where(np.arange(12) % 2, -1, 1)
+    potential = potential_of(LINEAR, np.arange(12), sizes * signs)
     counts = np.zeros(12)
     for j in range(16):
         monkeypatch.setattr("jax.random.uniform", lambda key, shape, dtype, u=(j + 0.5) / 16: jnp.full(shape, u, dtype))
@@ -83,7 +88,7 @@ def test_every_anchor_is_drawn_m_p_times_in_expectation(monkeypatch):
 def test_value_and_gradient_are_unbiased(make):
     """The mean of 20,000 draws, within STANDARD_ERRORS of it: at most 14 numbers, a false-failure rate of 1e-4."""
     potential = make()
-    thetas = jax.random.normal(jax.random.key(0), (2, potential.model.structure(potential.anchors[0]).size))
+    thetas = jax.random.normal(jax.random.key(0), (2, potential.problem.neuron.size))
 
     @jax.jit
     def parts(potential, keys):
@@ -172,7 +177,7 @@ def test_anchors_without_a_coefficient_are_never_drawn(monkeypatch):
     round, every fourth of them and the last hundred 0."""
     random = np.random.default_rng(0)
     c = random.exponential(size=600) * (np.arange(600) % 4 > 0) * (np.arange(600) < 500)
-    potential = GibbsPotential(LINEAR, *(jnp.asarray(a, float) for a in (np.arange(600), c, 1)))
+    potential = potential_of(LINEAR, np.arange(600), c)
     almost_one = lambda key, shape, dtype: jnp.full(shape, jnp.nextafter(jnp.ones((), dtype), 0))  # noqa: E731
     thinned = jax.jit(jax.vmap(potential.thinning(256)))
     drawn = thinned(jax.random.split(jax.random.key(0), 500))
@@ -187,7 +192,7 @@ def test_without_coefficients_it_is_the_prior():
     potential, theta = potential_of_two_outputs(), jnp.linspace(-1, 1, 6)
     thinned = lambda theta: scaled(potential, 0.0).thinning(8)(jax.random.key(0))(theta)  # noqa: E731
     value, gradient = jax.jit(jax.value_and_grad(thinned))(theta)
-    np.testing.assert_allclose(value, -GAMMA * TWO_OUTPUTS.log_prior(theta, potential.anchors[0]), rtol=1e-6)
+    np.testing.assert_allclose(value, -GAMMA * potential.problem.log_prior(theta), rtol=1e-6)
     np.testing.assert_allclose(gradient, GAMMA * theta, rtol=1e-5)
 
 
@@ -223,7 +228,7 @@ def test_no_matrix_product_has_all_anchors():
     sites = {"w": dist.Normal(0, 1).expand([d]).to_event(1)}
     model = Model.from_function(lambda theta, x: jnp.tanh(x @ theta["w"]), sites, losses.Squared(), 0.1)
     x = jax.random.normal(jax.random.key(0), (n, d))
-    potential = GibbsPotential(model, x, x[:, 0] / n, jnp.ones(()))
+    potential = potential_of(model, x, x[:, 0] / n)
 
     @jax.jit
     def tuned_run(key, thetas, potential, kernel):

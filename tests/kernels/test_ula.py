@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from mfpda import ULA, sampling
-from tests.sampling.test_ensemble import normal_potential
+from tests.helpers import normal_potential
+
+pytestmark = pytest.mark.quick
 
 PARTICLES = 40_000
 

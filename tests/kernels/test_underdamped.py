@@ -10,7 +10,7 @@ import pytest
 import mfpda
 from mfpda import InputError, Underdamped, sampling
 from mfpda.kernels.underdamped import frozen_force_coefficients
-from tests.sampling.test_ensemble import normal_potential
+from tests.helpers import normal_potential
 
 
 def exact_coefficients(h, g):
@@ -139,9 +139,19 @@ def test_the_velocity_survives_a_new_potential(small):
     assert np.corrcoef(before, after)[0, 1] > 0.97
 
 
-def test_it_refuses_what_it_does_not_know():
-    with pytest.raises(InputError, match="'baoab', 'frozen_force'"):
-        Underdamped(integrator="euler")
-    with pytest.raises(InputError, match="friction"):
-        Underdamped(friction=-1.0)
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"integrator": "euler"}, "'baoab', 'frozen_force'"),
+        ({"friction": -1.0}, "friction"),
+        ({"friction": mfpda.schedules.Constant(1.0)}, "Only the step size can depend on t"),
+    ],
+    ids=["integrator", "friction", "schedule"],
+)
+def test_it_refuses_what_it_does_not_know(settings, message):
+    with pytest.raises(InputError, match=message):
+        Underdamped(**settings)
+
+
+def test_a_step_size_leaves_the_friction_to_be_chosen():
     assert dataclasses.replace(Underdamped(), step_size=0.1).friction == "auto"

@@ -14,24 +14,9 @@ import xarray as xr
 import mfpda
 from mfpda import Checkpoint, InputError, Record, RunError, Status, Stream
 from mfpda.core import schedules
-from mfpda.persistence import checkpoint
+from mfpda.persistence import checkpoint, container
 from mfpda.persistence.history_store import FOLDER
-from tests.engine.test_fit import draw
-
-
-def same(fit, other):
-    """Equal in every bit that a run leaves behind, but for its clock."""
-    for ours, theirs in zip(jax.tree.leaves(fit.state), jax.tree.leaves(other.state), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-    assert [row.outer_step for row in fit.rows] == [row.outer_step for row in other.rows]
-    for name in fit.groups["outer_stats"].data_vars:
-        if name != "seconds":
-            np.testing.assert_array_equal(fit.groups["outer_stats"][name], other.groups["outer_stats"][name])
-    xr.testing.assert_identical(
-        fit.groups["particle_history"].load().drop_attrs(), other.groups["particle_history"].load().drop_attrs()
-    )
-    for name, value in fit.initial.items():
-        np.testing.assert_array_equal(value, other.initial[name])
+from tests.helpers import draw, same
 
 
 class Stops:
@@ -70,8 +55,8 @@ def test_a_run_resumed_from_its_checkpoint_gives_the_bits_of_the_whole_one(small
     again = {"resume": tmp_path / "run", "metrics": {"mine": Stops(100)}}
     resumed = mfpda.fit(jax.random.key(0), small.model, data, **arguments, **again)
     same(resumed, whole)
-    assert resumed.inner_steps == whole.inner_steps
-    np.testing.assert_array_equal(resumed.examples.x, whole.examples.x)
+    assert resumed.progress.inner_steps == whole.progress.inner_steps
+    np.testing.assert_array_equal(resumed.problem.x, whole.problem.x)
     loaded = mfpda.load(tmp_path / "run", small.model, data=None if kind == "stream" else data)
     same(loaded, whole)
     assert loaded.status is Status.FINISHED
@@ -104,43 +89,85 @@ def copy(run, tmp_path):
     return Path(shutil.copytree(run[0], tmp_path / "copy"))
 
 
+@pytest.fixture(scope="module")
+def streamed(small, tmp_path_factory):
+    """The folder of a run of two steps on a stream."""
+    folder = tmp_path_factory.mktemp("streams") / "run"
+    arguments = small.quick | {"batch_size": 6, "outer_steps": 2}
+    mfpda.fit(jax.random.key(0), small.model, Stream(draw), checkpoint=folder, **arguments)
+    return folder
+
+
 def resumed(small, folder, model=None, data=None, key=0, **changed):
     return mfpda.fit(
         jax.random.key(key), model or small.model, data or small.data, resume=folder, **(small.quick | changed)
     )
 
 
-def test_what_differs_is_refused_by_name(small, run, monkeypatch):
-    folder, _ = run
-    changes = {
-        "particles of the run in .*30, found 31": {"particles": 31},
-        "inner steps of the run in .*, 5 at outer step 2, found 6 at outer step 2": {
-            "inner_steps": lambda t: 5 + (t == 2)
-        },
-        "rule of the run.*dual_averaging.*found.*latest": {"rule": "latest"},
-        "kernel of the run.*ula.*found.*mala": {"kernel": "mala"},
-        "step size of the run.*auto, found 0.1": {"kernel": mfpda.ULA(0.1)},
-        "start of the run.*warm.*found.*resample": {"start": "resample"},
-        "batch size of the run.*None, found 10": {"batch_size": 10},
-        "record of the run": {"record": Record(every=2)},
-        "metrics of the run": {"metrics": {"mine": Stops(100)}},
-        "certify every of the run": {"certify_every": 3},
-        "key of the run": {"key": 1},
-        "data of the run": {"data": (small.x, np.cos(small.x[:, 0]))},
-        "at least the 8 outer steps already done, found 7": {"outer_steps": 7},
-        "temperature 0.02.*found temperature 0.03": {"model": mfpda.Model(small.model.neuron, small.model.loss, 0.03)},
-        r"whose h\(theta, x\) is": {
-            "model": mfpda.Model(lambda x: 1.1 * small.model.neuron(x), small.model.loss, 0.02)
-        },
-    }
-    for message, change in changes.items():
-        with pytest.raises(InputError, match=message):
-            resumed(small, folder, **change)
+def with_neuron(small, neuron, temperature=0.02):
+    return {"model": mfpda.Model(neuron, small.model.loss, temperature)}
+
+
+@pytest.mark.parametrize(
+    ("message", "change"),
+    [
+        ("particles of the run in .*30, found 31", {"particles": 31}),
+        (
+            "inner steps of the run in .*, 5 at outer step 2, found 6 at outer step 2",
+            {"inner_steps": lambda t: 5 + (t == 2)},
+        ),
+        ("rule of the run.*dual_averaging.*found.*latest", {"rule": "latest"}),
+        ("kernel of the run.*ula.*found.*mala", {"kernel": "mala"}),
+        ("step size of the run.*auto, found 0.1", {"kernel": mfpda.ULA(0.1)}),
+        ("start of the run.*warm.*found.*resample", {"start": "resample"}),
+        ("batch size of the run.*None, found 10", {"batch_size": 10}),
+        ("record of the run", {"record": Record(every=2)}),
+        ("metrics of the run", {"metrics": {"mine": Stops(100)}}),
+        ("certify every of the run", {"certify_every": 3}),
+        ("certify every of the run.*0, found 10", {"stop_at_gap": 0.1}),
+        ("key of the run", {"key": 1}),
+        ("at least the 8 outer steps already done, found 7", {"outer_steps": 7}),
+    ],
+)
+def test_what_differs_is_refused_by_name(small, run, message, change):
+    with pytest.raises(InputError, match=message):
+        resumed(small, run[0], **change)
+
+
+@pytest.mark.parametrize(
+    ("message", "change"),
+    [
+        ("data of the run", lambda small: {"data": (small.x, np.cos(small.x[:, 0]))}),
+        (
+            "temperature 0.02.*found temperature 0.03",
+            lambda small: with_neuron(small, small.model.declaration.neuron, 0.03),
+        ),
+        (
+            r"whose h\(theta, x\) is",
+            lambda small: with_neuron(small, lambda x: 1.1 * small.model.declaration.neuron(x)),
+        ),
+    ],
+)
+def test_another_problem_is_refused(small, run, message, change):
+    with pytest.raises(InputError, match=message):
+        resumed(small, run[0], **change(small))
+
+
+def test_another_precision_is_refused(small, run):
     with jax.enable_x64(True), pytest.raises(InputError, match=r"precision of the run.*float32, found float64"):
-        resumed(small, folder)
-    monkeypatch.setattr("mfpda.running.versions", lambda: {"mfpda_version": "9.9", "jax_version": jax.__version__})
+        resumed(small, run[0])
+
+
+def test_another_version_is_refused(small, run, monkeypatch):
+    monkeypatch.setattr("mfpda.engine.plan.versions", lambda: {"mfpda_version": "9.9", "jax_version": jax.__version__})
     with pytest.raises(InputError, match=r"mfpda version of the run in .*, found 9.9.*on purpose"):
-        resumed(small, folder)
+        resumed(small, run[0])
+
+
+def test_a_stream_that_draws_another_batch_is_refused(small, streamed):
+    other = Stream(lambda key, batch_size: (2 * draw(key, batch_size)[0], draw(key, batch_size)[1]))
+    with pytest.raises(InputError, match="the stream of the run that is resumed, found another batch 2"):
+        resumed(small, streamed, data=other, batch_size=6)
 
 
 def test_every_flipped_bit_is_refused(run, tmp_path):
@@ -153,18 +180,18 @@ def test_every_flipped_bit_is_refused(run, tmp_path):
             spoilt[bit // 8] ^= 1 << bit % 8
             (tmp_path / name).write_bytes(spoilt)
             with pytest.raises(InputError, match="a bit has changed"):
-                checkpoint.read(tmp_path / name)
+                container.read(tmp_path / name)
         for length in (0, 10, 40, len(whole) // 2, len(whole) - 1):
             (tmp_path / name).write_bytes(whole[:length])
             with pytest.raises(InputError, match="cut short"):
-                checkpoint.read(tmp_path / name)
+                container.read(tmp_path / name)
         (tmp_path / name).write_bytes(whole + b"\0")
         with pytest.raises(InputError, match="another end"):
-            checkpoint.read(tmp_path / name)
-    theta = checkpoint.read(run[0] / name).arrays[".ensemble.theta"].tobytes()
+            container.read(tmp_path / name)
+    theta = container.read(run[0] / name).arrays[".ensemble.theta"].tobytes()
     (tmp_path / name).write_bytes(whole.replace(theta, theta[:-1] + bytes([theta[-1] ^ 1])))
     with pytest.raises(InputError, match=r"another \.ensemble\.theta"):
-        checkpoint.read(tmp_path / name)
+        container.read(tmp_path / name)
 
 
 def test_a_folder_of_two_runs_is_refused(small, run, copy, tmp_path):
@@ -200,37 +227,67 @@ def test_damaged_numbers_are_refused(small, copy, spoilt):
         resumed(small, copy)
 
 
-def test_damaged_anchors_of_a_stream_are_refused(small, tmp_path):
-    arguments = small.quick | {"batch_size": 6, "outer_steps": 2}
-    mfpda.fit(jax.random.key(0), small.model, Stream(draw), checkpoint=tmp_path / "run", **arguments)
-    flipped(tmp_path / "run" / "anchors.zarr" / "x" / "c.0.0.0")
+def test_damaged_anchors_of_a_stream_are_refused(small, streamed, tmp_path):
+    spoilt = Path(shutil.copytree(streamed, tmp_path / "run"))
+    flipped(spoilt / "anchors.zarr" / "x" / "c.0.0.0")
     with pytest.raises(InputError, match=r"a damaged one.*checksum"):
-        resumed(small, tmp_path / "run", data=Stream(draw), batch_size=6)
+        resumed(small, spoilt, data=Stream(draw), batch_size=6)
 
 
-def test_folders_that_cannot_hold_a_run_are_refused(small, run, tmp_path):
-    def refused(message, **arguments):
-        with pytest.raises(InputError, match=message):
-            mfpda.fit(jax.random.key(0), small.model, small.data, **small.quick, **arguments)
+@pytest.fixture
+def thesis(tmp_path):
+    """A folder of other files."""
+    folder = tmp_path / "thesis"
+    folder.mkdir()
+    (folder / "chapter.tex").write_text("hours of work")
+    return folder
 
-    (tmp_path / "thesis").mkdir()
-    (tmp_path / "thesis" / "chapter.tex").write_text("hours of work")
-    refused("a new or empty folder.*with other files", checkpoint=tmp_path / "thesis")
-    assert (tmp_path / "thesis" / "chapter.tex").read_text() == "hours of work"
-    refused("the folder of a checkpoint, found no beginning in", resume=tmp_path / "thesis")
-    refused("found that of an earlier run", checkpoint=run[0])
-    refused("found the file", checkpoint=tmp_path / "thesis" / "chapter.tex")
-    refused("found the file.*mfpda.load", resume=tmp_path / "thesis" / "chapter.tex")
-    refused("found no folder at.*nothing was done", resume=tmp_path / "nowhere")
-    refused("the name of a folder, or a Checkpoint", checkpoint=3)
-    refused("a Fit to resume, found int", resume=3)
+
+@pytest.mark.parametrize(
+    ("message", "arguments"),
+    [
+        ("a new or empty folder.*with other files", {"checkpoint": ""}),
+        ("the folder of a checkpoint, found no beginning in", {"resume": ""}),
+        ("found the file", {"checkpoint": "chapter.tex"}),
+        ("found the file.*mfpda.load", {"resume": "chapter.tex"}),
+        ("found no folder at.*nothing was done", {"resume": "nowhere"}),
+    ],
+)
+def test_folders_that_cannot_hold_a_run_are_refused(small, thesis, message, arguments):
+    with pytest.raises(InputError, match=message):
+        mfpda.fit(
+            jax.random.key(0), small.model, small.data,
+            **small.quick, **{name: thesis / path for name, path in arguments.items()},
+        )  # fmt: skip
+    assert os.listdir(thesis) == ["chapter.tex"]
+    assert (thesis / "chapter.tex").read_text() == "hours of work"
+
+
+def test_the_folder_of_an_earlier_run_is_refused(small, run):
+    with pytest.raises(InputError, match="found that of an earlier run"):
+        mfpda.fit(jax.random.key(0), small.model, small.data, checkpoint=run[0], **small.quick)
+
+
+def test_a_folder_that_cannot_be_written_is_refused(small, tmp_path):
     (tmp_path / "locked").mkdir()
-    with unwritable(tmp_path / "locked"):
-        refused("a folder that can be written, found .*Permission denied", checkpoint=tmp_path / "locked" / "run")
-    with pytest.raises(InputError, match=r"Checkpoint\.every"):
-        Checkpoint("run", every=0)
-    with pytest.raises(InputError, match=r"Checkpoint\.seconds"):
-        Checkpoint("run", seconds=-1)
+    with (
+        unwritable(tmp_path / "locked"),
+        pytest.raises(InputError, match=r"a folder that can be written, found .*Permission denied"),
+    ):
+        mfpda.fit(jax.random.key(0), small.model, small.data, checkpoint=tmp_path / "locked" / "run", **small.quick)
+
+
+@pytest.mark.parametrize(
+    ("message", "arguments"),
+    [
+        (r"Checkpoint\.every", {"every": 0}),
+        (r"Checkpoint\.seconds", {"seconds": -1}),
+        ("the name of a folder", {"folder": 3}),
+    ],
+)
+def test_a_checkpoint_of_wrong_numbers_is_refused(message, arguments):
+    with pytest.raises(InputError, match=message):
+        Checkpoint(**({"folder": "run"} | arguments))
 
 
 class unwritable:
@@ -265,7 +322,7 @@ def test_an_empty_folder_is_a_new_one_and_an_interrupted_beginning_leaves_none(s
     def fails(path, contents):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "write", fails)
+    monkeypatch.setattr(container, "write", fails)
     with pytest.raises(OSError, match="No space"):
         mfpda.fit(jax.random.key(0), small.model, small.data, checkpoint=tmp_path / "other", **small.quick)
     assert os.listdir(tmp_path) == ["run"]
@@ -287,7 +344,7 @@ def test_history_is_read_from_disk_when_it_is_asked_for(small, run, tmp_path):
 
 def test_labels_of_dims_come_back(small, tmp_path):
     model = mfpda.Model(
-        small.model.neuron, small.model.loss, 0.02, dims={"w": ["feature"]}, coords={"feature": ["height"]}
+        small.model.declaration.neuron, small.model.loss, 0.02, dims={"w": ["feature"]}, coords={"feature": ["height"]}
     )
     arguments = small.quick | {"outer_steps": 2}
     fit = mfpda.fit(jax.random.key(0), model, small.data, checkpoint=tmp_path / "run", **arguments)
@@ -321,14 +378,14 @@ def test_the_history_of_a_run_that_goes_on_can_be_read(small, tmp_path):
 
 def test_checkpoints_are_as_rare_as_asked_for(small, tmp_path, monkeypatch):
     written = []
-    original = checkpoint.write
+    original = container.write
 
     def spy(path, contents):
         original(path, contents)
         if path.name == checkpoint.CHECKPOINT:
             written.append(contents.facts["outer_steps"])
 
-    monkeypatch.setattr(checkpoint, "write", spy)
+    monkeypatch.setattr(container, "write", spy)
     for kept in (
         Checkpoint(tmp_path / "a", every=3),
         Checkpoint(tmp_path / "b", seconds=1e-9),
@@ -354,10 +411,16 @@ def test_a_run_goes_on_with_another_step_on_purpose_in_another_folder(small, cop
     assert fit.rows[-1].stats["step_size"] == pytest.approx(0.001)
     same(mfpda.load(tmp_path / "new", small.model, data=small.data), fit)
     np.testing.assert_array_equal(fit.rows[2].particles["w"], loaded.rows[2].particles["w"])
+
+
+def test_loading_a_folder_needs_its_data(small, run):
     with pytest.raises(InputError, match="the data of the run, found none"):
-        mfpda.load(copy, small.model)
+        mfpda.load(run[0], small.model)
+
+
+def test_loading_a_folder_with_other_data_is_refused(small, run):
     with pytest.raises(InputError, match="data of the run in"):
-        mfpda.load(copy, small.model, data=(small.x, np.cos(small.x[:, 0])))
+        mfpda.load(run[0], small.model, data=(small.x, np.cos(small.x[:, 0])))
 
 
 def test_a_row_that_is_not_there_has_no_particles(run):

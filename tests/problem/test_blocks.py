@@ -1,7 +1,6 @@
 """Anchors in blocks: the same numbers as all at once, in less memory, for the same two matrix products a gradient."""
 
 import dataclasses
-import tracemalloc
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +12,11 @@ import mfpda
 from mfpda.engine import outer_step
 from mfpda.errors import InputError
 from mfpda.judging import certificate
-from mfpda.problem import blocks, outputs
-from mfpda.problem.blocks import GIB, Blocks
-from mfpda.problem.data import Examples, Stream, check_examples, feed
-from mfpda.problem.potential import GibbsPotential
+from mfpda.problem.blocks import Blocks
+from mfpda.problem.data import Stream, feed
+from mfpda.problem.memory import GIB, bytes_per_output
+from mfpda.problem.neuron import trace
+from mfpda.problem.problem import Problem
 from mfpda.sampling import tuning
 
 N, D, M = 101, 3, 37
@@ -31,15 +31,9 @@ def vector(theta, x):
     return scalar(theta, x) * jnp.array([1.0, -2.0, 0.5])
 
 
-def deep(theta, x):
-    return jnp.sum(jnp.tanh(jnp.tanh(jnp.outer(jnp.ones(20), x) @ theta["w"] + theta["b"]) ** 2))
-
-
 SITES = {"w": dist.Normal(0, 1).expand([D]).to_event(1), "b": dist.Normal(0, 1)}
-SCALAR, VECTOR, DEEP = (
-    mfpda.Model.from_function(h, SITES, loss, 0.1)
-    for h, loss in ((scalar, mfpda.losses.Squared()), (vector, mfpda.losses.Softmax()), (deep, mfpda.losses.Squared()))
-)
+SCALAR = mfpda.Model.from_function(scalar, SITES, mfpda.losses.Squared(), 0.1)
+VECTOR = mfpda.Model.from_function(vector, SITES, mfpda.losses.Softmax(), 0.1)
 CUTS = [  # of the 101 examples the last block sees 0, 1 and 4 again
     pytest.param(SCALAR, 1, id="one by one"),
     pytest.param(SCALAR, 64, id="in two", marks=pytest.mark.slow),
@@ -47,18 +41,19 @@ CUTS = [  # of the 101 examples the last block sees 0, 1 and 4 again
 ]
 
 
-def problem(model):
-    """M particles, N examples and coefficients."""
-    random, width = np.random.default_rng(0), model.structure(jnp.zeros(D)).output
+def problem_of(model):
+    """M particles, a problem of N examples, and coefficients."""
+    random, width = np.random.default_rng(0), trace(model.declaration, jnp.zeros(D)).output
     x = jnp.asarray(random.standard_normal((N, D)), float)
     y = jnp.asarray(random.integers(0, 3, N)) if width else jnp.sin(3 * x[:, 0])
     c = jnp.asarray(random.standard_normal((N, *width)) / N, float)
-    return jnp.asarray(random.standard_normal((M, D + 1)), float), Examples(x, y), c
+    return jnp.asarray(random.standard_normal((M, D + 1)), float), Problem.of(model, x, y), c
 
 
 def budget(model, particles, rows):
     """GiB in which so many rows just fit."""
-    return particles * rows * blocks.bytes_per_output(model, jnp.zeros(D)) / GIB
+    neuron = trace(model.declaration, jnp.zeros(D))
+    return particles * rows * bytes_per_output(neuron, jnp.result_type(float)) / GIB
 
 
 def test_every_row_is_mapped_and_summed_once():
@@ -90,35 +85,35 @@ def energies(potential, thetas):
 
 @pytest.mark.parametrize(("model", "rows"), CUTS)
 def test_energies(model, rows):
-    thetas, examples, c = problem(model)
-    whole = GibbsPotential(model, examples.x, c, jnp.asarray(0.6))
-    for ours, theirs in zip(
-        energies(dataclasses.replace(whole, blocks=Blocks(rows)), thetas), energies(whole, thetas), strict=True
-    ):
+    thetas, problem, c = problem_of(model)
+    whole = problem.potential(c, 0.6)
+    blocked = whole.in_blocks(Blocks(rows))
+    assert blocked.problem.blocks == Blocks(rows)
+    for ours, theirs in zip(energies(blocked, thetas), energies(whole, thetas), strict=True):
         np.testing.assert_allclose(ours, theirs, **CLOSE)
 
 
 @jax.jit
-def seen(model, thetas, examples, c):
+def seen(problem, thetas, c):
     """All that is ever seen of the outputs."""
-    view = outputs.Outputs(model, thetas, examples.x, examples.blocks)
+    view = problem.outputs(thetas)
     z = view.mean()
+    weighted = dataclasses.replace(problem, weights=jnp.linspace(0, 2 / N, N))
     return (
         z,
         view.mean(jnp.arange(80)),
-        outputs.projections(model, thetas, examples.x, c, examples.blocks),
-        outputs.stiffness(model, thetas, examples, z, weights=jnp.linspace(0, 2 / N, N)),
-        *certificate.moments(model, thetas[None], examples.x, examples.blocks),
-        *outer_step.snapshot(model, thetas, examples)[:3],
+        problem.projections(thetas, c),
+        weighted.stiffness(thetas, z),
+        *certificate.moments(problem, thetas[None]),
+        *outer_step.snapshot(problem, thetas)[:3],
     )
 
 
 @pytest.mark.parametrize(("model", "rows"), CUTS)
 def test_outputs(model, rows):
-    thetas, examples, c = problem(model)
-    for ours, theirs in zip(
-        seen(model, thetas, examples._replace(blocks=Blocks(rows)), c), seen(model, thetas, examples, c), strict=True
-    ):
+    thetas, problem, c = problem_of(model)
+    blocked = problem.in_blocks(Blocks(rows))
+    for ours, theirs in zip(seen(blocked, thetas, c), seen(problem, thetas, c), strict=True):
         np.testing.assert_allclose(ours, theirs, **CLOSE)
 
 
@@ -129,7 +124,7 @@ def holds_all_outputs(program):
 
 def gradients(rows):
     """The compiled program of M gradients, in blocks of so many rows."""
-    potential = GibbsPotential(SCALAR, jnp.zeros((N, D)), jnp.ones(N), jnp.ones(()), Blocks(rows))
+    potential = Problem.of(SCALAR, jnp.zeros((N, D)), None, Blocks(rows)).potential(jnp.ones(N))
     each = jax.jit(lambda potential, thetas: jax.vmap(jax.value_and_grad(potential))(thetas))
     return each.lower(potential, jnp.zeros((M, D + 1))).compile()
 
@@ -142,24 +137,24 @@ def test_a_gradient_is_two_matrix_products_and_never_holds_all_outputs():
 
 
 def test_a_snapshot_never_holds_all_outputs():
-    thetas, examples, _ = problem(SCALAR)
+    thetas, problem, _ = problem_of(SCALAR)
     for rows in (None, 16):
-        program = outer_step.snapshot.lower(SCALAR, thetas, examples._replace(blocks=Blocks(rows))).as_text()
+        program = outer_step.snapshot.lower(problem.in_blocks(Blocks(rows)), thetas).as_text()
         assert holds_all_outputs(program) == (rows is None)
 
 
 def outer_step_of(fit):
     """The program of an outer step of this fit."""
-    plugs = fit.model, fit.kernel, fit.rule, fit.start
+    plugs = fit.kernel, fit.rule, fit.start
     one = np.int32(1)
-    return outer_step.outer_step.lower(jax.random.key(0), one, fit.state, fit.examples, None, *plugs, one).as_text()
+    return outer_step.outer_step.lower(jax.random.key(0), one, fit.state, fit.problem, None, *plugs, one).as_text()
 
 
 def run(kernel, outer_steps=3, **arguments):
-    examples = problem(SCALAR)[1]
+    problem = problem_of(SCALAR)[1]
     return mfpda.fit(
-        jax.random.key(1), SCALAR, examples, kernel=kernel, particles=M, outer_steps=outer_steps, inner_steps=4,
-        progress=False, **arguments
+        jax.random.key(1), SCALAR, (problem.x, problem.y), kernel=kernel, particles=M, outer_steps=outer_steps,
+        inner_steps=4, progress=False, **arguments
     )  # fmt: skip
 
 
@@ -168,15 +163,15 @@ def run(kernel, outer_steps=3, **arguments):
 def test_a_fit(kernel, tmp_path):
     """In blocks it is the same within rounding; stopped, saved, loaded and resumed in the same blocks, to the bit."""
     whole, blocked = run(kernel), run(kernel, memory=budget(SCALAR, M, 20))
-    assert [fit.settings["block_rows"] for fit in (whole, blocked)] == [None, 16]
+    assert [fit.settings.block_rows for fit in (whole, blocked)] == [None, 16]
     np.testing.assert_allclose(blocked.thetas, whole.thetas, rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(blocked.predict(blocked.examples.x), whole.predict(whole.examples.x), **CLOSE)
+    np.testing.assert_allclose(blocked.predict(blocked.problem.x), whole.predict(whole.problem.x), **CLOSE)
     for name in ("risk", "stiffness", "acceptance_rate"):
         assert blocked.rows[-1].stats[name] == pytest.approx(whole.rows[-1].stats[name], rel=1e-4)
     assert [holds_all_outputs(outer_step_of(fit)) for fit in (whole, blocked)] == [True, False]
     run(kernel, 1, memory=budget(SCALAR, M, 20)).save(tmp_path / "run.nc")
     loaded = mfpda.load(tmp_path / "run.nc", SCALAR)
-    assert loaded.examples.blocks == loaded.last_potential.blocks == Blocks(16)
+    assert loaded.problem.blocks == loaded.last_potential.problem.blocks == Blocks(16)
     np.testing.assert_array_equal(run(kernel, resume=loaded).thetas, blocked.thetas)
 
 
@@ -185,41 +180,26 @@ def test_a_certificate():
     """Its replicates have more particles than the run, and so smaller blocks: 16 rows, not 64."""
     kernel, memory = mfpda.MALA(step_size=0.01), budget(SCALAR, 200, 20)
     fits = run(kernel), run(kernel, memory=memory)
-    assert [fit.blocks_for(200).rows for fit in fits] == [None, 16]
+    assert [fit.progress.blocks_for(200).rows for fit in fits] == [None, 16]
     ours, theirs = (fit.certify(jax.random.key(0), replicates=4, particles=200) for fit in fits)
     np.testing.assert_allclose(ours.predictions, theirs.predictions, rtol=1e-3, atol=1e-3)
     for name in ("gap", "stderr", "upper", "objective", "dual_value", "particle_distance", "stiffness"):
         assert getattr(ours, name) == pytest.approx(getattr(theirs, name), rel=1e-2), name
 
 
-def test_rows_shrink_with_particles_and_depth():
-    assert (
-        blocks.within(1.0, SCALAR, jnp.zeros(D), 1000).rows == 2 * blocks.within(1.0, SCALAR, jnp.zeros(D), 2000).rows
-    )
-    assert blocks.bytes_per_output(DEEP, jnp.zeros(D)) > 20 * blocks.bytes_per_output(SCALAR, jnp.zeros(D))
-    rows = blocks.within(1.0, SCALAR, jnp.zeros(D), 1000).rows
-    assert budget(SCALAR, 1000, rows) <= 1.0 < budget(SCALAR, 1000, 2 * rows)
+SMALLEST = budget(SCALAR, M, 8)
 
 
-def test_too_small_a_budget():
-    smallest = budget(SCALAR, M, 8)
-    with pytest.raises(InputError, match=f"at least {smallest:.3g} GiB of memory for {M} particles.*fewer particles"):
-        run("ula", memory=0.9 * smallest)
-    with pytest.raises(InputError, match="memory"):
-        run("ula", memory=-1.0)
-    assert blocks.within(smallest, SCALAR, jnp.zeros(D), M) == Blocks(8)
-
-
-def test_free_memory_where_the_system_says_less_and_less(monkeypatch):
-    assert 2**20 < blocks.free_memory() < 2**50
-
-    def refuse(*_):
-        raise OSError
-
-    monkeypatch.setattr("builtins.open", refuse)
-    assert 2**20 < blocks.free_memory() < 2**50
-    monkeypatch.setattr(blocks.os, "sysconf", refuse)
-    assert blocks.free_memory() == blocks.UNKNOWN
+@pytest.mark.parametrize(
+    ("memory", "message"),
+    [
+        (0.9 * SMALLEST, f"at least {SMALLEST:.3g} GiB of memory for {M} particles.*fewer particles"),
+        (-1.0, "memory"),
+    ],
+)
+def test_too_small_a_budget(memory, message):
+    with pytest.raises(InputError, match=message):
+        run("ula", memory=memory)
 
 
 def test_blocks_of_a_stream_do_not_depend_on_t():
@@ -231,25 +211,3 @@ def test_blocks_of_a_stream_do_not_depend_on_t():
     source.blocks = Blocks(32)
     assert [source.at(t)[0].blocks.rows for t in (1, 4, 5, 8, 9)] == [None, None, 32, 32, 32]
     assert source.judged_on(9).blocks == Blocks()
-
-
-def test_a_memory_map_is_used_where_it_lies_and_what_may_change_is_copied(tmp_path):
-    x = np.random.default_rng(0).standard_normal((N, D)).astype(np.float32)
-    np.save(tmp_path / "x.npy", x)
-    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
-    examples = check_examples(SCALAR, mapped, x[:, 0])
-    assert examples.x.unsafe_buffer_pointer() == mapped.ctypes.data
-    writable = np.load(tmp_path / "x.npy", mmap_mode="r+")
-    copied = check_examples(SCALAR, writable, x[:, 0]).x
-    writable[:] = 0
-    np.testing.assert_array_equal(copied, x)
-
-
-def test_data_are_checked_without_a_copy_of_their_size():
-    x = np.zeros((2**18, 32), np.float32)
-    x[-1, 7] = np.nan
-    tracemalloc.start()
-    with pytest.raises(InputError, match=rf"1 NaN or infinite of {x.size}, the first at x\[{len(x) - 1}, 7\]"):
-        check_examples(SCALAR, x, None)
-    assert tracemalloc.get_traced_memory()[1] < x.size / 2  # a byte for every number would be x.size
-    tracemalloc.stop()

@@ -8,6 +8,8 @@ import scipy.stats
 
 from mfpda import PowerNormal, penalty
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.mark.parametrize(("rate", "power"), [(1.0, 2.0), (3.0, 1.3), (10.0, 1.01), (0.4, 1.7)])
 def test_density_integrates_to_one_and_has_its_variance(rate, power):

@@ -1,3 +1,5 @@
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,14 +9,13 @@ import pytest
 import mfpda
 from mfpda.exact import Quadrature
 from mfpda.problem.blocks import Blocks
-from mfpda.problem.data import Examples
-from mfpda.problem.outputs import Outputs, outputs_at, predictions, stiffness
-from tests.conftest import reference
+from mfpda.problem.problem import Problem, predictions
+from tests.helpers import reference
 
 
 def test_mean_over_particles_on_all_anchors_or_a_batch(small):
     thetas, x = jax.random.normal(jax.random.key(0), (6, 2)), jnp.asarray(small.x, float)
-    view = Outputs(small.model, thetas, x)
+    view = Problem.of(small.model, x).outputs(thetas)
     by_hand = np.mean(2 * np.tanh(np.outer(thetas[:, 0], x[:, 0]) + thetas[:, 1:]), axis=0)
     np.testing.assert_allclose(view.mean(), by_hand, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(view.mean(jnp.array([3, 1])), by_hand[[3, 1]], rtol=1e-4, atol=1e-6)
@@ -29,14 +30,15 @@ def by_eigenvalues(outputs, second, temperature):
 
 @pytest.mark.parametrize("loss", [mfpda.losses.Squared(), mfpda.losses.Logistic()])
 def test_stiffness_is_the_largest_eigenvalue(small, loss):
-    model = mfpda.Model(small.model.neuron, loss, 0.02)
+    model = mfpda.Model(small.model.declaration.neuron, loss, 0.02)
     y = jnp.sign(jnp.asarray(small.data[1], float))
     thetas, x = 2 * jax.random.normal(jax.random.key(0), (500, 2)), jnp.asarray(small.x, float)
-    outputs = outputs_at(model, thetas, x)
+    problem = Problem.of(model, x, y)
+    outputs = problem.outputs_at(thetas, x)
     z = jnp.mean(outputs, axis=0)
     second = np.ones(40) if isinstance(loss, mfpda.losses.Squared) else np.exp(-z) / (1 + np.exp(-z)) ** 2
     truth = by_eigenvalues(outputs, np.diag(second), 0.02)
-    assert float(stiffness(model, thetas, Examples(x, y), z)) == pytest.approx(truth, rel=1e-4)
+    assert float(problem.stiffness(thetas, z)) == pytest.approx(truth, rel=1e-4)
 
 
 def test_stiffness_of_several_outputs(small):
@@ -44,34 +46,34 @@ def test_stiffness_of_several_outputs(small):
     sites = {"w": dist.Normal(0, 1).expand([1]).to_event(1), "b": dist.Normal(0, 1)}
     model = mfpda.Model.from_function(h, sites, mfpda.losses.Softmax(), 0.1)
     thetas, x = jax.random.normal(jax.random.key(0), (300, 2)), jnp.asarray(small.x[:8], float)
-    outputs = outputs_at(model, thetas, x)
+    problem = Problem.of(model, x, jnp.zeros(8, int))
+    outputs = problem.outputs_at(thetas, x)
     z = jnp.mean(outputs, axis=0)
     p = np.asarray(jax.nn.softmax(z))
     second = np.zeros((24, 24))
     for i in range(8):
         second[3 * i : 3 * i + 3, 3 * i : 3 * i + 3] = np.diag(p[i]) - np.outer(p[i], p[i])
-    found = float(stiffness(model, thetas, Examples(x, jnp.zeros(8, int)), z))
+    found = float(problem.stiffness(thetas, z))
     assert found == pytest.approx(by_eigenvalues(np.asarray(outputs), second, 0.1), rel=1e-4)
 
 
 @pytest.mark.parametrize(("name", "kappa"), [("tanh_logistic", 105), ("sine_squared", 111)])
 def test_stiffness_of_the_reference_problems(name, kappa):
     """At the optimum, from draws of the exact law: the figures known for two of the problems, within 10 %."""
-    problem = reference(name)
-    grid = Quadrature.of(problem.model, problem.data, problem.bounds, 301)
+    stored = reference(name)
+    grid = Quadrature.of(stored.model, stored.data, stored.bounds, 301)
     law = grid.optimum().law
     chosen = np.random.default_rng(0).choice(len(law.probability), 4000, p=law.probability)
-    thetas, x, y = (jnp.asarray(part, float) for part in (grid.thetas[chosen], grid.x, problem.data[1]))
-    z = predictions(problem.model, thetas, x)
-    found = float(stiffness(problem.model, thetas, Examples(x, y), z))
+    thetas, x, y = (jnp.asarray(part, float) for part in (grid.thetas[chosen], grid.x, stored.data[1]))
+    problem = Problem.of(stored.model, x, y)
+    found = float(problem.stiffness(thetas, predictions(problem, thetas)))
     assert found == pytest.approx(kappa, rel=0.1)
 
 
 def with_outputs(small, classes):
     if not classes:
-        return mfpda.Model(small.model.neuron, mfpda.losses.Logistic(), 0.1), jnp.sign(
-            jnp.asarray(small.data[1], float)
-        )
+        y = jnp.sign(jnp.asarray(small.data[1], float))
+        return mfpda.Model(small.model.declaration.neuron, mfpda.losses.Logistic(), 0.1), y
     h = lambda theta, x: jnp.tanh(x @ theta["w"] + theta["b"]) * jnp.array([1.0, -2.0, 0.5])  # noqa: E731
     sites = {"w": dist.Normal(0, 1).expand([1]).to_event(1), "b": dist.Normal(0, 1)}
     return mfpda.Model.from_function(h, sites, mfpda.losses.Softmax(), 0.1), jnp.arange(40) % 3
@@ -84,8 +86,9 @@ def test_products_with_the_deviations_are_those_of_dense_matrices(small, classes
     with jax.enable_x64(True):
         model, y = with_outputs(small, classes)
         thetas, x = jax.random.normal(jax.random.key(0), (30, 2)), jnp.asarray(small.x)
-        view = Outputs(model, thetas, x, blocks)
-        whole = np.asarray(outputs_at(model, thetas, x))
+        problem = Problem.of(model, x, y, blocks)
+        view = problem.outputs(thetas)
+        whole = np.asarray(problem.outputs_at(thetas, x))
         np.testing.assert_allclose(view.column(3), whole[:, 3], rtol=1e-12)
         np.testing.assert_allclose(view.mass, np.full(30, 1 / 30))
         deviations = view.deviations()
@@ -104,6 +107,7 @@ def test_products_with_the_deviations_are_those_of_dense_matrices(small, classes
         np.testing.assert_allclose(np.ravel(deviations.rmatvec(jnp.asarray(b))), flat.T @ b / 30**0.5, **close)
         at_z = np.asarray(jax.vmap(jax.jacfwd(model.loss.derivative))(jnp.asarray(z), y)).reshape(40, *2 * (z[0].size,))
         noise = np.mean(np.einsum("nij,rnj->rni", at_z, (whole - z).reshape(30, 40, -1)) ** 2, axis=0)
-        np.testing.assert_allclose(deviations.noise(model.loss, y), noise.reshape(z.shape), **close)
-        found = deviations.curved(model.loss, jnp.asarray(weights), jnp.asarray(z + d), y, jnp.asarray(b))
+        np.testing.assert_allclose(deviations.noise(problem), noise.reshape(z.shape), **close)
+        weighted = dataclasses.replace(problem, weights=jnp.asarray(weights))
+        found = deviations.curved(weighted, jnp.asarray(z + d), jnp.asarray(b))
         np.testing.assert_allclose(found, flat @ curved.ravel() / 30**0.5, **close)

@@ -12,7 +12,8 @@ import xarray as xr
 
 import mfpda
 from mfpda import InputError
-from mfpda.persistence import files as storage
+from mfpda.persistence.saved_fit import RUN_STATE
+from mfpda.progress.state import current_potential
 from mfpda.results import arviz_data
 
 OLD = importlib.metadata.version("arviz").startswith("0.")
@@ -87,8 +88,8 @@ def test_groups_have_their_dims_coords_and_attributes(fits):
         "status",
     } <= set(attributes)
     np.testing.assert_array_equal(groups["posterior"]["w"][0], fits[0].particles["w"])
-    np.testing.assert_array_equal(groups["prior"]["w"][0], fits[0].initial["w"])
-    potential = mfpda.fitted.current_potential(fits[0].model, fits[0].examples, fits[0].rule, fits[0].state)
+    np.testing.assert_array_equal(groups["prior"]["w"][0], fits[0].progress.initial["w"])
+    potential = current_potential(fits[0].problem, fits[0].rule, fits[0].state)
     np.testing.assert_allclose(groups["sample_stats"]["lp"][0, 3], -potential(fits[0].thetas[3]), rtol=1e-5)
 
 
@@ -111,17 +112,22 @@ def test_runs_stack_as_chains_and_rhat_compares_them(fits):
     assert (apart["r_hat"].astype(float) > 1.5).all()
 
 
-def test_runs_of_different_width_do_not_stack(fits, small):
-    other = mfpda.fit(jax.random.key(0), fits[0].model, fits[0].examples, particles=4, outer_steps=2, progress=False)
-    with pytest.raises(InputError, match="equally many particles"):
+def test_runs_of_different_width_do_not_stack(fits):
+    data = fits[0].problem.x, fits[0].problem.y
+    other = mfpda.fit(jax.random.key(0), fits[0].model, data, particles=4, outer_steps=2, progress=False)
+    with pytest.raises(InputError, match="the same number of particles"):
         mfpda.to_inference_data(fits[0], other)
+
+
+def test_nothing_does_not_stack():
     with pytest.raises(InputError, match="at least one fit"):
         mfpda.to_inference_data()
 
 
 def test_runs_that_stopped_at_different_steps_stack(fits):
+    data = fits[0].problem.x, fits[0].problem.y
     shorter = mfpda.fit(
-        jax.random.key(9), fits[0].model, fits[0].examples, particles=25, outer_steps=4, inner_steps=4,
+        jax.random.key(9), fits[0].model, data, particles=25, outer_steps=4, inner_steps=4,
         record=mfpda.Record(every=2), progress=False,
     )  # fmt: skip
     groups = arviz_data.groups_of(mfpda.to_inference_data(fits[0], shorter))
@@ -139,13 +145,13 @@ def same(a, b):
 def test_netcdf_round_trip_keeps_everything(fits, several, tmp_path):
     idata = mfpda.to_inference_data(*fits) if several else fits[0].idata
     idata.to_netcdf(tmp_path / "by_arviz.nc")
-    back = arviz_data._arviz().from_netcdf(tmp_path / "by_arviz.nc")
+    back = arviz_data.import_arviz().from_netcdf(tmp_path / "by_arviz.nc")
     same(arviz_data.groups_of(back), arviz_data.groups_of(idata))
     assert dict(back.attrs)["creator"] == "mfpda"
 
 
 def test_a_saved_fit_is_a_file_that_arviz_reads(fits, tmp_path):
     fits[0].save(tmp_path / "run.nc")
-    groups = arviz_data.groups_of(arviz_data._arviz().from_netcdf(tmp_path / "run.nc"))
-    assert groups.pop(storage.RUN_STATE)
+    groups = arviz_data.groups_of(arviz_data.import_arviz().from_netcdf(tmp_path / "run.nc"))
+    assert groups.pop(RUN_STATE)
     same(groups, arviz_data.groups_of(fits[0].idata))

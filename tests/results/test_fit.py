@@ -1,4 +1,4 @@
-"""What a Fit can do, and that a loaded one does the same."""
+"""What a Fit can do."""
 
 import arviz
 import jax
@@ -8,9 +8,7 @@ import numpyro.distributions as dist
 import pytest
 
 import mfpda
-from mfpda import InputError, Model, Status, Stream
-from mfpda.core import schedules
-from tests.engine.test_fit import draw
+from mfpda import InputError, Model
 
 
 @pytest.fixture
@@ -22,14 +20,26 @@ def test_predict_is_the_mean_of_the_neurons(fit, small):
     particles = {name: np.asarray(value) for name, value in fit.particles.items()}
     by_hand = np.mean(2 * np.tanh(small.x @ particles["w"].T + particles["b"]), axis=1)
     np.testing.assert_allclose(fit.predict(small.x), by_hand, rtol=1e-4, atol=1e-6)
-    with pytest.raises(InputError, match="as in training"):
-        fit.predict(np.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda fit: fit.predict(np.ones(3)), "as in training"),
+        (lambda fit: fit.sample(jax.random.key(0), 2.5), "num"),
+        (lambda fit: fit.trace(jax.random.key(1), particles=31), "at most the run's 30 particles"),
+    ],
+    ids=["predict", "sample", "trace"],
+)
+def test_refusals(fit, call, message):
+    with pytest.raises(InputError, match=message):
+        call(fit)
 
 
 def test_mini_batch_dual_is_the_average_of_each_examples_own_linearisations(small):
     """Three steps of batches of 10 of 40: thirty duals are averages, ten unseen ones are l'(z) now."""
     fit = mfpda.fit(jax.random.key(0), small.model, small.data, batch_size=10, **(small.quick | {"outer_steps": 3}))
-    mass = np.asarray(fit.rule.dual(fit.state.rule, 3.0).mass)
+    mass = np.asarray(fit.rule.dual(fit.state.rule).mass)
     unseen = mass == 0
     assert unseen.sum() == 10
     now = np.asarray(fit.predict(small.x)) - small.data[1]
@@ -63,8 +73,6 @@ def test_select_needs_a_whole_history(small):
     none = mfpda.fit(jax.random.key(0), small.model, small.data, kernel=kernel, throw=False, **small.quick)
     with pytest.raises(InputError, match="recorded outer step"):
         none.select(jax.random.key(0))
-    with pytest.raises(InputError, match="num"):
-        last.sample(jax.random.key(0), 2.5)
 
 
 @pytest.mark.slow
@@ -79,55 +87,6 @@ def test_sample_gives_any_number_on_the_sites_supports():
     assert bool(jnp.all(fresh["s"] > 0))
     assert fresh["a"].shape == (777, 3)
     assert bool(jnp.all((fresh["a"] > -1) & (fresh["a"] < 2)))
-
-
-CASES = {
-    "full batch": {},
-    "mini-batch, latest": {"batch_size": 10, "rule": "latest"},
-    "schedule, resample": {"kernel": mfpda.ULA(step_size=schedules.InverseSqrt(0.01)), "start": "resample"},
-    "stream": {"batch_size": 6, "kernel": mfpda.ULA(step_size=0.003)},
-    "thinned": {"record": mfpda.Record(every=2, sites=("b",), particles=4)},
-}
-
-
-@pytest.mark.parametrize("case", [pytest.param(case, marks=[pytest.mark.slow] * (case == "stream")) for case in CASES])
-def test_a_loaded_fit_predicts_samples_and_goes_on_as_the_original(case, small, tmp_path):
-    data = Stream(draw) if case == "stream" else small.data
-    arguments = small.quick | CASES[case]
-    fit = mfpda.fit(jax.random.key(0), small.model, data, **arguments)
-    fit.save(tmp_path / "run.nc")
-    loaded = mfpda.load(tmp_path / "run.nc", small.model)
-    assert list(tmp_path.iterdir()) == [tmp_path / "run.nc"]
-    assert repr(loaded) == repr(fit)
-    assert loaded.status is Status.FINISHED
-    np.testing.assert_array_equal(loaded.predict(small.x), fit.predict(small.x))
-    np.testing.assert_array_equal(loaded.potential.coefficients, fit.potential.coefficients)
-    key = jax.random.key(7)
-    for name, draws in fit.sample(key, 12).items():
-        np.testing.assert_array_equal(loaded.sample(key, 12)[name], draws)
-    if case != "thinned":
-        assert loaded.select(key).outer_step == fit.select(key).outer_step
-    more = arguments | {"outer_steps": 11}
-    np.testing.assert_array_equal(
-        mfpda.fit(jax.random.key(0), small.model, data, **more, resume=loaded).thetas,
-        mfpda.fit(jax.random.key(0), small.model, data, **more).thetas,
-    )
-
-
-def test_a_kernel_of_ones_own_is_given_when_loading(small, tmp_path):
-    import dataclasses
-
-    @mfpda.plug
-    @dataclasses.dataclass(frozen=True)
-    class Mine(mfpda.ULA):
-        pass
-
-    fit = mfpda.fit(jax.random.key(0), small.model, small.data, kernel=Mine(0.01), **small.quick)
-    fit.save(tmp_path / "run.nc")
-    with pytest.raises(InputError, match=r"made with Mine.*kernel="):
-        mfpda.load(tmp_path / "run.nc", small.model)
-    loaded = mfpda.load(tmp_path / "run.nc", small.model, kernel=Mine(0.01))
-    np.testing.assert_array_equal(loaded.thetas, fit.thetas)
 
 
 def test_saving_over_a_file_leaves_the_old_one_when_it_fails(fit, tmp_path, monkeypatch):
@@ -148,18 +107,19 @@ def test_saving_over_a_file_leaves_the_old_one_when_it_fails(fit, tmp_path, monk
 
 def test_an_inner_trace_is_what_arviz_judges(small):
     """chain = particle, draw = inner step, sites with their dims; the step size tuned, then fixed."""
-    fit = mfpda.fit(jax.random.key(0), small.model, small.data, kernel="mala", **(small.quick | {"particles": 100}))
+    settled = small.quick | {"particles": 100, "outer_steps": 100}  # past its stiffness, so that V changes little
+    fit = mfpda.fit(jax.random.key(0), small.model, small.data, kernel="mala", **settled)
     trace = fit.trace(jax.random.key(1), draws=300, particles=5)
     assert dict(trace.sizes) == {"chain": 5, "draw": 300, "w_dim_0": 1}
     assert trace["b"].dims == ("chain", "draw")
     assert 0.4 < trace.attrs["acceptance_rate"] < 0.75
     assert trace.attrs["gradients_per_draw"] == 1
-    assert trace.attrs["step_size"] == pytest.approx(fit.rows[-1].stats["step_size"], rel=1)
+    assert trace.attrs["step_size"] == pytest.approx(fit.rows[-1].stats["step_size"], rel=0.5)
     assert float(arviz.rhat(trace)["b"]) < 1.2
     assert float(arviz.ess(trace)["b"]) > 50
     again = fit.trace(jax.random.key(1), draws=300, particles=5)
     np.testing.assert_array_equal(trace["w"], again["w"])
-    with pytest.raises(mfpda.InputError, match="at most the run's 100 particles"):
+    with pytest.raises(InputError, match="at most the run's 100 particles"):
         fit.trace(jax.random.key(1), particles=101)
 
 

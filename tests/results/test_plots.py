@@ -199,10 +199,12 @@ def test_a_dual_value_of_a_refused_certificate_is_no_bound(certified):
 
 
 @pytest.mark.parametrize("draw", [plots.gap, plots.objective])
-def test_a_run_that_was_not_certified(fit, draw):
-    for run in (fit.idata, with_stats(fit, np.full(8, np.nan))):
-        with pytest.raises(InputError, match=r"certified outer steps, found none.*certify_every=10"):
-            draw(run)
+@pytest.mark.parametrize("certified", [lambda fit: fit.idata, lambda fit: with_stats(fit, np.full(8, np.nan))])
+def test_a_run_that_was_not_certified(fit, draw, certified):
+    """None was asked for, or none has a number."""
+    run = certified(fit)
+    with pytest.raises(InputError, match=r"certified outer steps, found none.*certify_every=10"):
+        draw(run)
     assert not plt.get_fignums()
 
 
@@ -273,9 +275,13 @@ def test_function_of_one_output_among_several(fit):
     np.testing.assert_array_equal(plots.function(run, output=1).lines[0].get_ydata(), z[0, :, 1])
     ax = plots.function(run, output=1, predict=lambda x: np.column_stack([x, 2 * x]))
     np.testing.assert_allclose(ax.lines[0].get_ydata(), 2 * ax.lines[0].get_xdata())
-    for wrong in (None, 2):
-        with pytest.raises(InputError, match=rf"one of 2 outputs, found output={wrong}.*output=0"):
-            plots.function(run, output=wrong)
+
+
+@pytest.mark.parametrize("wrong", [None, 2])
+def test_function_of_no_output_among_several(fit, wrong):
+    run = with_predictions(fit, np.zeros((1, 40, 2)))
+    with pytest.raises(InputError, match=rf"one of 2 outputs, found output={wrong}.*output=0"):
+        plots.function(run, output=wrong)
 
 
 def test_function_without_predictions(fit):
@@ -328,21 +334,43 @@ def test_surface_of_another_run_without_a_boundary(plane):
     assert len(rest) == 1  # the data: nowhere is it 0
 
 
-def test_surface_of_what_it_cannot_draw(plane, fit):
-    with pytest.raises(InputError, match=r"two dimensions, found shape \(40, 1\).*plots\.function"):
-        plots.surface(fit.idata, predict=fit.predict)
-    with pytest.raises(InputError, match=r"one dimension, found shape \(100, 2\).*plots\.surface"):
-        plots.function(plane)
-    with pytest.raises(InputError, match=r"one of 2 outputs.*predict=lambda"):
-        plots.surface(plane, predict=lambda x: x)
-    constant = plane.groups["constant_data"]
-    with pytest.raises(InputError, match=r"predict=fit\.predict"):
-        plots.surface(SimpleNamespace(groups={"constant_data": constant.drop_vars("predictions")}))
-    line = constant.assign(x=constant["x"] * [1, 0])
-    with pytest.raises(InputError, match=r"span a plane, found 100 that do not.*predict=fit\.predict"):
-        plots.surface(SimpleNamespace(groups={"constant_data": line}))
-    with pytest.raises(InputError, match="no anchors"):
-        plots.surface(SimpleNamespace(groups={"constant_data": constant.isel(anchor=slice(0))}))
+def with_constants(plane, change):
+    """A run whose constant data are those of the plane, changed."""
+    return SimpleNamespace(groups={"constant_data": change(plane.groups["constant_data"])})
+
+
+UNDRAWABLE = {
+    "a line": (
+        lambda plane, fit: plots.surface(fit.idata, predict=fit.predict),
+        r"two dimensions, found shape \(40, 1\).*plots\.function",
+    ),
+    "a plane as a line": (
+        lambda plane, fit: plots.function(plane),
+        r"one dimension, found shape \(100, 2\).*plots\.surface",
+    ),
+    "two outputs": (
+        lambda plane, fit: plots.surface(plane, predict=lambda x: x),
+        r"one of 2 outputs.*predict=lambda",
+    ),
+    "no predictions": (
+        lambda plane, fit: plots.surface(with_constants(plane, lambda constant: constant.drop_vars("predictions"))),
+        r"predict=fit\.predict",
+    ),
+    "anchors on a line": (
+        lambda plane, fit: plots.surface(with_constants(plane, lambda c: c.assign(x=c["x"] * [1, 0]))),
+        r"span a plane, found 100 that do not.*predict=fit\.predict",
+    ),
+    "no anchors": (
+        lambda plane, fit: plots.surface(with_constants(plane, lambda constant: constant.isel(anchor=slice(0)))),
+        "no anchors",
+    ),
+}
+
+
+@pytest.mark.parametrize(("draw", "message"), UNDRAWABLE.values(), ids=UNDRAWABLE)
+def test_surface_of_what_it_cannot_draw(plane, fit, draw, message):
+    with pytest.raises(InputError, match=message):
+        draw(plane, fit)
     assert not plt.get_fignums()
 
 

@@ -9,9 +9,10 @@ import numpy as np
 import numpyro.distributions as dist
 
 import mfpda
-from mfpda.exact import Law, Quadrature, _updated
-from mfpda.rules import Problem
-from tests.conftest import reference
+from mfpda.exact import Law, Quadrature
+from mfpda.exact import _updated as updated
+from mfpda.problem.problem import Problem
+from tests.helpers import reference
 
 NAMES = ["tanh_squared", "tanh_logistic", "sine_squared"]
 
@@ -37,9 +38,11 @@ def named(name, points=61):
     return classes(points) if name == "classes" else grid_of(name, points)
 
 
-def problem_of(grid):
-    """What a rule knows of it; to be called in double precision."""
-    return Problem(jnp.asarray(grid.y), grid.model.loss, jnp.asarray(grid.temperature))
+def problem_with(y, loss, temperature, outputs=()):
+    """A problem with these labels, for outputs that are given as numbers; its own neuron is never evaluated."""
+    h = lambda theta, x: jnp.full(outputs, theta["w"] * x)  # noqa: E731
+    model = mfpda.Model.from_function(h, {"w": dist.Normal(0, 1)}, loss, temperature)
+    return Problem.of(model, jnp.arange(float(len(y))), y)
 
 
 def law_of(grid, g):
@@ -73,19 +76,13 @@ def walk(grid, rule, outer_steps, state=None, key=None, particles=None, batch=No
     path = []
     with jax.enable_x64(True):
         key = jax.random.key(0) if key is None else key
-        problem = problem_of(grid)
-        law = Law(np.exp(grid.log_prior), None) if state is None else law_of(grid, rule.dual(state, None).g)
+        law = Law(np.exp(grid.log_prior), None) if state is None else law_of(grid, rule.dual(state).g)
         state = rule.init(len(grid.x), grid.outputs.shape[2:]) if state is None else state
         for t in range(1, outer_steps + 1):
             rule_key, draw_key = jax.random.split(jax.random.fold_in(key, t))
-            view = grid._seen(law, draw_key, particles)
-            state, (c, gamma) = updated(rule, rule_key, between(state), jnp.asarray(float(t)), view, batch, problem)
+            now, view = jnp.asarray(float(t)), grid._seen(law, draw_key, particles)
+            state, (c, gamma) = updated(rule, rule_key, between(state), now, view, batch, grid.problem)
             law = grid._gibbs(np.asarray(c), float(gamma))[0]
-            g = np.asarray(rule.dual(state, jnp.asarray(float(t))).g)
+            g = np.asarray(rule.dual(state).g)
             path.append(Walked(jax.tree.map(np.asarray, state), g, gap(grid, g)))
     return path
-
-
-def updated(rule, key, state, t, view, batch, problem):
-    """``rule.update``, compiled."""
-    return _updated(rule, key, state, t, view, batch, *problem)

@@ -6,9 +6,9 @@ import pytest
 
 import mfpda
 from mfpda import DualAveraging, DualNewton, InputError, Stream
-from mfpda.engine import fit as optimise
-from mfpda.rules.automatic import LARGEST, picked
-from tests.engine.test_fit import draw
+from mfpda.engine.plan import make_plan
+from mfpda.rules.automatic import LARGEST, pick
+from tests.helpers import draw
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from tests.engine.test_fit import draw
     ],
 )
 def test_it_picks_by_what_the_problem_is(problem, rule, why):
-    found, reason = picked(*problem)
+    found, reason = pick(*problem)
     assert found == rule
     assert why in reason
 
@@ -31,9 +31,22 @@ def test_it_says_what_it_picked(small, capsys):
     """On the screen where there is a progress bar, and in the settings of the fit in any case."""
     arguments = small.quick | {"outer_steps": 2, "rule": "auto"}
     fit = mfpda.fit(jax.random.key(0), small.model, small.data, **arguments | {"progress": True})
-    assert 'rule="auto" is DualNewton(share=0.5): every step sees all examples' in capsys.readouterr().err
+    assert 'rule="auto" chose DualNewton(share=0.5): every step sees all examples' in capsys.readouterr().err
     assert (fit.rule, fit.start) == (DualNewton(), mfpda.Reweight())
-    assert fit.settings["rule"] == "DualNewton(share=0.5)"
+    assert fit.settings.rule == "DualNewton(share=0.5)"
+
+
+def planned(small, rule, kernel, start, inner_steps):
+    """The kernel, the start and the inner steps of the plan that ``fit`` makes of these."""
+    plan = make_plan(
+        jax.random.key(0), small.model, small.data, rule=rule, kernel=kernel, start=start, inner_steps=inner_steps,
+        particles=4, outer_steps=2, batch_size=None, record=mfpda.Record(), metrics=None, certify_every=0,
+        stop_at_gap=None, memory=None, checkpoint=None, resume=None, devices=None, progress=False,
+    )  # fmt: skip
+    assert plan.inner_steps.tolist() == [plan.settings.inner_steps] * 2
+    assert plan.kernels == [plan.kernels[0]] * 2
+    assert (plan.settings.kernel, plan.settings.start) == (repr(plan.kernels[0]), repr(plan.start))
+    return plan.kernels[0], plan.start, plan.settings.inner_steps
 
 
 @pytest.mark.parametrize(
@@ -45,21 +58,23 @@ def test_it_says_what_it_picked(small, capsys):
         ("latest", (mfpda.ULA(), mfpda.Warm(), 20)),
     ],
 )
-def test_what_is_not_named_suits_the_rule_and_what_is_named_stays(rule, suited):
-    assert optimise._checked_plugs(rule, None, None, None)[1:] == suited
+def test_what_is_not_named_suits_the_rule_and_what_is_named_stays(small, rule, suited):
+    assert planned(small, rule, None, None, None) == suited
     named = mfpda.Underdamped(), mfpda.Resample(), 3
-    assert optimise._checked_plugs(rule, *named)[1:] == named
+    assert planned(small, rule, *named) == named
 
 
 def test_newton_refuses_batches(small):
-    expected = "all examples at every step for DualNewton, which needs how.*batches of 10.*Leave batch_size out"
+    expected = (
+        "all examples at every step for DualNewton, which needs the covariance.*batches of 10.*Leave batch_size out"
+    )
     with pytest.raises(InputError, match=expected):
         mfpda.fit(jax.random.key(0), small.model, small.data, rule="dual_newton", batch_size=10, **small.quick)
 
 
 @pytest.mark.parametrize("rule", ["dual_newton", "fictitious_play", "dual_coordinate_ascent"])
-def test_rules_that_come_back_to_examples_refuse_a_stream(small, rule):
-    with pytest.raises(InputError, match=r"a data set .*which comes back to its examples, found a stream.*Draw"):
+def test_rules_that_return_to_examples_refuse_a_stream(small, rule):
+    with pytest.raises(InputError, match=r"a data set .*which returns to its examples, found a stream.*Draw"):
         mfpda.fit(jax.random.key(0), small.model, Stream(draw), rule=rule, **small.quick)
 
 
@@ -70,6 +85,6 @@ def test_a_misspelt_auto_is_known(small):
 
 def test_reweighting_refuses_particles_that_are_no_draws_of_the_prior(small):
     init = {"b": dist.Normal(0, 0.1)}
-    model = mfpda.Model(small.model.neuron, small.model.loss, 0.02, init=init)
+    model = mfpda.Model(small.model.declaration.neuron, small.model.loss, 0.02, init=init)
     with pytest.raises(InputError, match=r"draws of the prior.*a model with init.*another start"):
         mfpda.fit(jax.random.key(0), model, small.data, rule="dual_newton", **small.quick)

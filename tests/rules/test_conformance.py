@@ -1,4 +1,10 @@
-"""What every registered rule must do."""
+"""What every registered rule must do, and the one that the guide on extensions declares."""
+
+import dataclasses
+import doctest
+import functools
+import re
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -6,76 +12,104 @@ import numpy as np
 import pytest
 
 import mfpda
-from mfpda.exact import _GridOutputs
-from mfpda.rules import RULES, Problem, Rule
+from mfpda.problem.problem import Problem
+from mfpda.rules import RULES, Rule
+from tests.rules.conformance import CHECKS, OUTPUTS, batches_for, problem_of, taken, thetas_of, update
 
 ON_THE_COVARIANCE = ("dual_newton", "dual_coordinate_ascent")  # others linearise at z itself
 
 
-@pytest.fixture(params=list(RULES))
+GUIDE = Path(__file__).parents[2] / "tutorials" / "guides" / "extending.md"
+
+
+def from_the_guide():
+    """The one rule that the guide declares, as a new user would type it in."""
+    namespace = {}
+    for example in doctest.DocTestParser().get_examples(GUIDE.read_text()):
+        if re.match(r"import |from |class \w+\(mfpda.Rule\)", example.source):
+            exec(example.source, namespace)
+    (rule,) = (each for each in namespace.values() if isinstance(each, type) and Rule in each.__bases__)
+    return rule
+
+
+NAMES = [*RULES, "guide"]
+
+
+@functools.cache
+def named(name):
+    return from_the_guide()() if name == "guide" else RULES[name]()
+
+
+@pytest.fixture(params=NAMES, scope="module")
 def rule(request):
-    return RULES[request.param]()
+    return named(request.param)
 
 
-def spread(z, width=0.1):
-    """Outputs of ten particles around their mean z."""
-    deviations = width * jax.random.normal(jax.random.key(9), (10, *z.shape))
-    return _GridOutputs(z + deviations - jnp.mean(deviations, axis=0), jnp.full(10, 0.1))
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_conformance(rule, check):
+    check(rule)
 
 
-def linearises_at_predictions(rule):
-    return not isinstance(rule, tuple(RULES[name] for name in ON_THE_COVARIANCE))
+@pytest.mark.parametrize("name", RULES)
+def test_a_registered_rule_prints_as_mfpda_has_it(name):
+    assert eval(repr(RULES[name]()), vars(mfpda)) == RULES[name]()
 
 
-def types(state):
-    return jax.tree.map(lambda part: (part.shape, part.dtype, part.weak_type), state)
+@pytest.mark.parametrize("outputs", OUTPUTS)
+@pytest.mark.parametrize(("name", "batch"), [(name, batch) for name in NAMES for batch in batches_for(named(name))])
+def test_particles_that_stay_have_their_linearisation_as_dual(name, batch, outputs):
+    """After two steps of the same particles: l'(z), at the anchors that a batch has held."""
+    rule = named(name)
+    problem, thetas, seen, states, _ = taken(rule, outputs, batch)
+    derivative = problem.derivative(problem.outputs(thetas).mean())[seen]
+    g = rule.dual(states[-1]).g[seen]
+    if name in ON_THE_COVARIANCE:  # l' at predictions that the new g itself moves a little
+        np.testing.assert_allclose(g, derivative, atol=0.02)
+    else:
+        np.testing.assert_allclose(g, derivative, rtol=1e-5)
 
 
-def test_it_fits_the_protocol_and_prints_as_itself(rule):
-    assert isinstance(rule, Rule)
-    assert eval(repr(rule), vars(mfpda)) == rule
+COUNTS = np.array([1, 3, 2, 1, 2])  # of the examples of a weighted problem, among as many that weigh the same
 
 
-@pytest.mark.parametrize("batch", [None, jnp.array([4, 1])])
-@pytest.mark.parametrize("outputs", [(), (3,)])
-def test_coefficients_and_duals_have_the_shape_of_the_outputs(rule, batch, outputs):
-    if batch is not None and getattr(rule, "full_batch", False):
-        pytest.skip("fit refuses batches for this rule")
-    loss = mfpda.losses.Softmax() if outputs else mfpda.losses.Logistic()
-    y = jnp.array([0, 1, 2, 1, 0]) if outputs else jnp.ones(5)
-    z = jax.random.normal(jax.random.key(0), (5, *outputs))
-    begun = state = rule.init(5, outputs)
+def weighted_and_repeated(outputs):
+    """One problem twice: with weights 1/9, 3/9, ..., and with each example as often as that. And where each went."""
+    problem, copies = problem_of(outputs), np.repeat(np.arange(len(COUNTS)), COUNTS)
+    repeated = Problem.of(problem.model, problem.x[copies], problem.y[copies])
+    return dataclasses.replace(problem, weights=jnp.asarray(COUNTS / COUNTS.sum(), float)), repeated, copies
+
+
+WEIGHTED = [
+    pytest.param(name, outputs, marks=[pytest.mark.slow] * (name == "dual_newton" and outputs != ()))
+    for name in NAMES
+    for outputs in OUTPUTS
+    if name != "dual_coordinate_ascent"
+]
+
+
+@pytest.mark.parametrize(("name", "outputs"), WEIGHTED)
+def test_an_example_of_double_weight_is_two_examples(name, outputs):
+    """Coefficients of copies add up, their duals are the same. (Coordinate ascent has a step of its own for each.)"""
+    rule, (problem, repeated, copies) = named(name), weighted_and_repeated(outputs)
+    thetas, found = thetas_of(problem), []
+    for each in (problem, repeated):
+        state = rule.init(len(each.x), outputs)
+        for t in (1.0, 2.0):
+            state, (c, gamma) = update(rule, jax.random.key(0), state, jnp.asarray(t), thetas, None, each)
+        found.append((state, np.asarray(c), float(gamma)))
+    (state, c, gamma), (of_copies, c_of_copies, gamma_of_copies) = found
+    np.testing.assert_allclose(c[copies] / COUNTS[copies].reshape(-1, *[1] * len(outputs)), c_of_copies, rtol=1e-4)
+    assert gamma == gamma_of_copies
+    np.testing.assert_allclose(rule.dual(state).g[copies], rule.dual(of_copies).g, rtol=1e-4)
+    np.testing.assert_array_equal(rule.dual(state).mass[copies], rule.dual(of_copies).mass)
+    for number, value in rule.stats(state).items() if name in RULES else ():  # the guide's is a plain mean
+        np.testing.assert_allclose(value, rule.stats(of_copies)[number], rtol=1e-4, err_msg=number)
+    assert np.abs(c / np.max(np.abs(c)) - _evenly(rule, problem, thetas, outputs)).max() > 0.1  # weights matter
+
+
+def _evenly(rule, problem, thetas, outputs):
+    """The coefficients with equal weights, over the largest."""
+    even, state = dataclasses.replace(problem, weights=jnp.full(5, 0.2)), rule.init(5, outputs)
     for t in (1.0, 2.0):
-        state, coefficients = rule.update(
-            jax.random.key(0), state, jnp.asarray(t), spread(z), batch, Problem(y, loss, jnp.asarray(0.1))
-        )
-    anchors = 2 if rule.on_batch and batch is not None else 5
-    assert coefficients.c.shape == (anchors, *outputs)
-    assert rule.smallest_gamma <= coefficients.gamma <= 1
-    g, mass = rule.dual(state, jnp.asarray(2.0))
-    assert g.shape == (5, *outputs)
-    seen = np.ones(5, bool) if batch is None else np.isin(np.arange(5), batch)
-    np.testing.assert_array_equal(mass > 0, seen)
-    conjugates = loss.over_rows(loss.conjugate, g, y)
-    assert bool(jnp.all(jnp.isfinite(conjugates[seen])))
-    derivative = loss.over_rows(loss.derivative, z, y)[seen]
-    if linearises_at_predictions(rule):
-        np.testing.assert_allclose(g[seen], derivative, rtol=1e-5)
-    else:  # l' at predictions that the new g itself moves a little
-        np.testing.assert_allclose(g[seen], derivative, atol=0.02)
-
-    assert types(state) == types(begun)  # or a run would compile its outer step twice
-    recorded = rule.stats(state) if hasattr(rule, "stats") else {}
-    assert all(isinstance(name, str) and value.shape == () for name, value in recorded.items())
-
-
-def test_growing_keeps_what_there_is(rule):
-    state = rule.init(2, ())
-    problem = Problem(jnp.ones(2), mfpda.losses.Squared(), jnp.asarray(0.1))
-    outputs = spread(jnp.array([3.0, 5.0]), width=1e-3)
-    state, _ = rule.update(jax.random.key(0), state, jnp.asarray(1.0), outputs, None, problem)
-    before = rule.dual(state, jnp.asarray(1.0))
-    g, mass = rule.dual(rule.grow(state, 4), jnp.asarray(1.0))
-    np.testing.assert_array_equal(g, [*before.g, 0, 0])
-    np.testing.assert_allclose(before.g, [2, 4], rtol=1e-3)
-    np.testing.assert_array_equal(mass > 0, [True, True, False, False])
+        state, (c, _) = update(rule, jax.random.key(0), state, jnp.asarray(t), thetas, None, even)
+    return np.asarray(c) / np.max(np.abs(c))

@@ -9,7 +9,9 @@ import numpyro.distributions as dist
 import pytest
 
 import mfpda
-from mfpda.problem.data import DataSet, Examples
+from mfpda.problem.binding import bind
+from mfpda.problem.data import DataSet
+from mfpda.progress.state import current_potential
 
 OUTER_STEPS, BATCH = 7, 8
 
@@ -34,9 +36,9 @@ def run(classes):
     fit = mfpda.fit(
         key, model, (x, y), batch_size=BATCH, particles=40, outer_steps=OUTER_STEPS, inner_steps=3, progress=False
     )
-    batches = DataSet(jax.random.split(jax.random.fold_in(key, 0))[1], Examples(x, y), BATCH)
+    batches = DataSet(jax.random.split(jax.random.fold_in(key, 0))[1], bind(model, x, y), BATCH)
     indices = [np.asarray(batches.at(t)[1]) for t in range(1, OUTER_STEPS + 1)]
-    ensembles = [fit.initial, *(row.particles for row in fit.rows)]  # Theta~^(1), Theta~^(2), ...
+    ensembles = [fit.progress.initial, *(row.particles for row in fit.rows)]  # Theta~^(1), Theta~^(2), ...
     return fit, x, y, indices, ensembles
 
 
@@ -78,13 +80,13 @@ def test_fast_form_and_sum_form_of_the_gradient_agree(classes):
     for s in range(1, t + 1):
         values = {name: np.asarray(value, np.float64) for name, value in ensembles[s - 1].items()}
         for i in indices[s - 1]:
-            slope = np.asarray(jax.jacobian(lambda theta, i=i: model.output(theta, x[i]))(theta))
+            slope = np.asarray(jax.jacobian(lambda theta, i=i: fit.problem.output(theta, x[i]))(theta))
             total += s * derivative(values, x[[i]], y[[i]])[0] @ slope / BATCH if classes else (
                 s * derivative(values, x[[i]], y[[i]])[0] * slope / BATCH
             )  # fmt: skip
     temperature = model.temperature
     by_sum = 2 / (temperature * (t + 2) * (t + 1)) * total + t / (t + 2) * np.asarray(theta)  # priors are N(0, 1)
-    potential = mfpda.fitted.current_potential(model, fit.examples, fit.rule, fit.state)
+    potential = current_potential(fit.problem, fit.rule, fit.state)
     np.testing.assert_allclose(jax.grad(potential)(theta), by_sum, rtol=1e-4, atol=1e-4)
 
 
@@ -97,6 +99,9 @@ def test_full_batch_dual_is_n_times_the_coefficients(small):
 def test_gamma_can_be_fixed(small):
     fit = mfpda.fit(jax.random.key(0), small.model, small.data, rule=mfpda.DualAveraging(gamma=1.0), **small.quick)
     assert fit.state.coefficients.gamma == 1
-    for wrong in (0.5, 1.5, "one"):
-        with pytest.raises(mfpda.InputError, match="gamma"):
-            mfpda.DualAveraging(gamma=wrong)
+
+
+@pytest.mark.parametrize("wrong", [0.5, 1.5, "one"])
+def test_another_fixed_gamma_is_refused(wrong):
+    with pytest.raises(mfpda.InputError, match="gamma"):
+        mfpda.DualAveraging(gamma=wrong)

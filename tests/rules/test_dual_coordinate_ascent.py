@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -5,19 +7,22 @@ import pytest
 
 import mfpda
 from mfpda.exact import _GridOutputs
-from mfpda.rules import DualCoordinateAscent, Problem
-from tests.rules.grid import dual_value, named, problem_of, updated, view_of, walk
+from mfpda.rules import DualCoordinateAscent
+from tests.rules.grid import dual_value, named, problem_with, updated, view_of, walk
 
 
-def by_hand(outputs, y, g, order, temperature):
-    """Coordinates of the squared loss in this order, in closed form, with weights on the particles."""
-    n, g = len(y), g.copy()
+def by_hand(outputs, y, g, order, temperature, shares=None):
+    """Coordinates of the squared loss in this order, in closed form, with weights on the particles.
+
+    ``shares`` are the weights of the examples, by default 1/n.
+    """
+    g, shares = g.copy(), np.full(len(y), 1 / len(y)) if shares is None else shares
     weights = np.full(len(outputs), 1 / len(outputs))
     for i in order:
         z = weights @ outputs[:, i]
-        s = weights @ (outputs[:, i] - z) ** 2 / (n * temperature)
+        s = weights @ (outputs[:, i] - z) ** 2 * shares[i] / temperature
         u = (z + s * (y[i] + g[i])) / (1 + s)
-        weights = weights * np.exp(-outputs[:, i] * (u - y[i] - g[i]) / (n * temperature))
+        weights = weights * np.exp(-outputs[:, i] * (u - y[i] - g[i]) * shares[i] / temperature)
         weights, g[i] = weights / weights.sum(), u - y[i]
     return g, 1 / (weights**2).sum()
 
@@ -28,7 +33,7 @@ def test_a_coordinate_of_the_squared_loss_is_its_closed_form():
     outputs, y, before = rng.normal(size=(50, n)), rng.normal(size=n), rng.normal(size=n)
     with jax.enable_x64(True):
         rule = DualCoordinateAscent(share=1e-3)
-        problem = Problem(jnp.asarray(y), mfpda.losses.Squared(), jnp.asarray(temperature))
+        problem = problem_with(jnp.asarray(y), mfpda.losses.Squared(), temperature)
         state = rule.init(n, ())._replace(g=jnp.asarray(before))
         view = _GridOutputs(jnp.asarray(outputs), jnp.full(50, 0.02))
 
@@ -47,6 +52,26 @@ def test_a_coordinate_of_the_squared_loss_is_its_closed_form():
     assert int(whole.coordinates) == n
     assert float(whole.effective_sample_size) == pytest.approx(left, rel=1e-5)
     assert not np.allclose(by_hand(outputs, y, before, order[::-1], temperature)[0], g, rtol=1e-3)
+
+
+def test_weights_of_the_examples_are_in_the_closed_form():
+    """s = w V / T, a pass over six examples of other weights; c = w g."""
+    rng, n, temperature = np.random.default_rng(1), 6, 0.5
+    outputs, y, before = rng.normal(size=(50, n)), rng.normal(size=n), rng.normal(size=n)
+    shares = np.array([4, 1, 1, 2, 1, 3]) / 12
+    with jax.enable_x64(True):
+        rule, key = DualCoordinateAscent(share=1e-3), jax.random.key(3)
+        problem = problem_with(jnp.asarray(y), mfpda.losses.Squared(), temperature)
+        state = rule.init(n, ())._replace(g=jnp.asarray(before))
+        view = _GridOutputs(jnp.asarray(outputs), jnp.full(50, 0.02))
+        problem = replace(problem, weights=jnp.asarray(shares))
+        whole, coefficients = updated(rule, key, state, jnp.asarray(1.0), view, None, problem)
+        order = np.asarray(jax.random.permutation(key, jnp.arange(n)))
+    g, left = by_hand(outputs, y, before, order, temperature, shares)
+    np.testing.assert_allclose(whole.g, g, rtol=1e-5)
+    np.testing.assert_allclose(coefficients.c, shares * g, rtol=1e-5)
+    assert float(whole.effective_sample_size) == pytest.approx(left, rel=1e-5)
+    assert not np.allclose(by_hand(outputs, y, before, order, temperature)[0], g, rtol=1e-3)
 
 
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("tanh_squared", "tanh_logistic")]
@@ -78,7 +103,7 @@ def test_a_batch_touches_its_own_coordinates_alone():
         rule = DualCoordinateAscent()
         state = rule.init(len(grid.x), ())._replace(g=jnp.asarray(before))
         t, key = jnp.asarray(1.0), jax.random.key(0)
-        after, _ = updated(rule, key, state, t, view_of(grid, law), jnp.asarray(batch), problem_of(grid))
+        after, _ = updated(rule, key, state, t, view_of(grid, law), jnp.asarray(batch), grid.problem)
     np.testing.assert_array_equal(np.flatnonzero(np.asarray(after.g) != before), np.sort(batch))
     np.testing.assert_array_equal(np.flatnonzero(after.mass), np.sort(batch))
     assert int(after.coordinates) == 3
@@ -92,6 +117,9 @@ def test_it_fits_and_records(small):
     taken, left = stats["coordinates"].values[0], stats["effective_sample_size"].values[0]
     assert ((taken >= 1) & (taken <= 40)).all()
     assert (left[taken > 1] >= 15 * (1 - 1e-3)).all()
-    for wrong in (0, 1, 2.0):
-        with pytest.raises(mfpda.InputError, match="share"):
-            DualCoordinateAscent(share=wrong)
+
+
+@pytest.mark.parametrize("wrong", [0, 1, 2.0])
+def test_odd_shares_are_refused(wrong):
+    with pytest.raises(mfpda.InputError, match="share"):
+        DualCoordinateAscent(share=wrong)

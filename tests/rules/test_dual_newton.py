@@ -4,6 +4,7 @@ Exact moments are those of a law on the nodes of a grid, in double precision.
 """
 
 import functools
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -13,11 +14,11 @@ import scipy.stats
 
 import mfpda
 from mfpda.exact import Quadrature, _GridOutputs
-from mfpda.rules import DualNewton, Problem
+from mfpda.rules import DualNewton
 from mfpda.rules.base import Linearisations
 from mfpda.rules.proximal import predicted
-from tests.conftest import reference
-from tests.rules.grid import NAMES, dual_value, gap, law_of, named, problem_of, updated, view_of, walk
+from tests.helpers import reference
+from tests.rules.grid import NAMES, dual_value, gap, law_of, named, problem_with, updated, view_of, walk
 
 WITH_CLASSES = ["tanh_squared", "tanh_logistic", "classes"]
 
@@ -60,12 +61,11 @@ def test_the_covariance_is_the_derivative_of_the_predictions(name):
 
 @functools.cache
 def compiled_prediction(name):
-    grid = named(name)
-    problem = problem_of(grid)
+    problem = named(name).problem
 
     @jax.jit
     def predict(view, g, weights):
-        return predicted(view.deviations(), g, weights, problem)
+        return predicted(view.deviations(), g, replace(problem, weights=weights))
 
     return predict
 
@@ -110,8 +110,8 @@ def test_the_target_is_found_where_the_loss_is_flat_at_first(double):
         y, loss = jnp.where(jnp.arange(6) % 2, 1.0, -1.0), mfpda.losses.SmoothedHinge()
         z = jnp.mean(outputs, axis=0)
         outputs, z = outputs - z - 3 * y, -3 * y  # on the wrong side by 3, where the hinge is a straight line
-        view, g, weights = _GridOutputs(outputs, jnp.full(40, 1 / 40)), jnp.zeros(6), jnp.full(6, 1 / 6)
-        u = jax.jit(lambda: predicted(view.deviations(), g, weights, Problem(y, loss, jnp.asarray(0.3))))()
+        view, g = _GridOutputs(outputs, jnp.full(40, 1 / 40)), jnp.zeros(6)
+        u = jax.jit(lambda: predicted(view.deviations(), g, problem_with(y, loss, 0.3)))()
         change = np.asarray(loss.over_rows(loss.derivative, u, y) - g)
     centred = np.asarray(outputs, float) - np.asarray(z, float)
     moved = centred.T @ centred / 40 @ change / (6 * 0.3)
@@ -127,7 +127,7 @@ def directions(name, states, seed):
         law = law_of(grid, g)
         with jax.enable_x64(True):
             t, key = jnp.asarray(5.0), jax.random.key(0)
-            after, _ = updated(DualNewton(), key, at_dual(grid, g), t, view_of(grid, law), None, problem_of(grid))
+            after, _ = updated(DualNewton(), key, at_dual(grid, g), t, view_of(grid, law), None, grid.problem)
         alpha = float(after.alpha)
         yield grid, u, g, grid.predictions(law), alpha, (np.asarray(after.averaged.weighted) - g) / alpha
 
@@ -227,7 +227,7 @@ def test_whole_steps_from_far_away_would_not_find_back():
             g = state.averaged.weighted
             view = grid._seen(law_of(grid, g), jax.random.key(t), 2000)
             now, key = jnp.asarray(float(t)), jax.random.key(0)
-            after, _ = updated(DualNewton(), key, state, now, view, None, problem_of(grid))
+            after, _ = updated(DualNewton(), key, state, now, view, None, grid.problem)
             whole = g + (after.averaged.weighted - g) / after.alpha
             state = state._replace(averaged=Linearisations(whole, jnp.ones(len(g))))
             gaps.append(gap(grid, whole))
@@ -305,7 +305,10 @@ def test_what_is_recorded():
     assert gap(grid, np.asarray(fit.dual, float)) < 1e-6
 
 
-def test_how_many_steps_are_averaged():
+@pytest.mark.parametrize(
+    ("settled", "before", "expected"), [(0, 0.9, 1), (2, 0.9, 3), (2, 1.9, 2), (2, 2.1, 0), (3, 2.1, 4)]
+)
+def test_how_many_steps_are_averaged(settled, before, expected):
     """One more where the residual rises, as many where it falls a little, none where it falls to half; but three and
     more go on whatever it does."""
     grid = named("tanh_squared")
@@ -315,34 +318,31 @@ def test_how_many_steps_are_averaged():
 
         def after(settled, before):
             state = at_dual(grid, off)._replace(settled=jnp.asarray(float(settled)), residual=jnp.asarray(before))
-            return updated(DualNewton(), jax.random.key(0), state, jnp.asarray(13.0), view, None, problem_of(grid))[0]
+            return updated(DualNewton(), jax.random.key(0), state, jnp.asarray(13.0), view, None, grid.problem)[0]
 
         now = float(after(0, 1e3).residual)
-        for settled, before, expected in [
-            (0, 0.9 * now, 1),
-            (2, 0.9 * now, 3),
-            (2, 1.9 * now, 2),
-            (2, 2.1 * now, 0),
-            (3, 2.1 * now, 4),
-        ]:
-            found = after(settled, before)
-            assert float(found.settled) == expected
-            assert float(found.alpha) == pytest.approx(2 / (expected + 2))
+        found = after(settled, before * now)
+    assert float(found.settled) == expected
+    assert float(found.alpha) == pytest.approx(2 / (expected + 2))
 
 
-def test_new_particles_go_on_with_the_average():
+@pytest.mark.parametrize(("age", "settled", "due"), [(16, 16, True), (15, 40, False), (40, 15, False)])
+def test_new_particles_go_on_with_the_average(age, settled, due):
     """The steps averaged count half beside those of twice as many."""
-    rule, state = DualNewton(), DualNewton().init(3, ())
-    for age, settled, stale in [(16, 16, True), (15, 40, False), (40, 15, False)]:
-        state = state._replace(age=jnp.asarray(float(age)), settled=jnp.asarray(float(settled)))
-        assert bool(rule.stale(state)) is stale
-        assert not rule.stale(rule.renewed(state, 1))
-        assert [float(rule.renewed(state, factor).settled) for factor in (1, 2)] == [settled, settled / 2]
+    rule = DualNewton()
+    state = rule.init(3, ())._replace(age=jnp.asarray(float(age)), settled=jnp.asarray(float(settled)))
+    assert bool(rule.renewal(state).due) is due
+    assert rule.renewal(state).averaged == settled
+    assert not rule.renewal(rule.renewed(state, 1)).due
+    assert [float(rule.renewed(state, factor).settled) for factor in (1, 2)] == [settled, settled / 2]
 
 
-def test_mini_batches_and_odd_shares_are_refused(small):
+def test_mini_batches_are_refused(small):
     with pytest.raises(mfpda.InputError, match="batch"):
         mfpda.fit(jax.random.key(0), small.model, small.data, rule="dual_newton", batch_size=10, **small.quick)
-    for wrong in (0, 1, 1.5, -0.1):
-        with pytest.raises(mfpda.InputError, match="share"):
-            mfpda.DualNewton(share=wrong)
+
+
+@pytest.mark.parametrize("wrong", [0, 1, 1.5, -0.1])
+def test_odd_shares_are_refused(wrong):
+    with pytest.raises(mfpda.InputError, match="share"):
+        mfpda.DualNewton(share=wrong)

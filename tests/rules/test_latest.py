@@ -5,7 +5,8 @@ import pytest
 
 import mfpda
 from mfpda.exact import _GridOutputs
-from mfpda.rules import Problem
+from mfpda.progress.state import current_potential
+from tests.rules.grid import problem_with
 
 
 def test_one_inner_step_is_noisy_gradient_descent(small):
@@ -17,7 +18,7 @@ def test_one_inner_step_is_noisy_gradient_descent(small):
     arguments = {"rule": "latest", "kernel": mfpda.ULA(step_size=eta), "particles": particles}
     fit = mfpda.fit(key, small.model, small.data, **arguments, outer_steps=steps, inner_steps=1, progress=False)
     x, y = (np.asarray(a, np.float32) for a in small.data)
-    w, b = fit.initial["w"][:, 0], fit.initial["b"]
+    w, b = fit.progress.initial["w"][:, 0], fit.progress.initial["b"]
     for t in range(1, steps + 1):
         inner_key = jax.random.split(jax.random.fold_in(key, t), 4)[3]
         keys = [jax.random.fold_in(jax.random.fold_in(inner_key, r), 0) for r in range(particles)]
@@ -34,7 +35,7 @@ def test_one_inner_step_is_noisy_gradient_descent(small):
 
 def test_on_mini_batches_an_inner_step_costs_the_batch(small):
     fit = mfpda.fit(jax.random.key(0), small.model, small.data, rule="latest", batch_size=10, **small.quick)
-    potential = mfpda.fitted.current_potential(fit.model, fit.examples, fit.rule, fit.state)
+    potential = current_potential(fit.problem, fit.rule, fit.state)
     assert len(potential.anchors) == 10
     assert len(fit.potential.anchors) == 40
 
@@ -42,11 +43,11 @@ def test_on_mini_batches_an_inner_step_costs_the_batch(small):
 def test_its_dual_follows_the_recent_linearisations():
     """l' = 1 for 90 steps and 0 for the next 10: weights s^3 leave (90 91)^2 / (100 101)^2 = 0.657 of it."""
     rule, key = mfpda.Latest(), jax.random.key(0)
-    state, problem = rule.init(1, ()), Problem(jnp.zeros(1), mfpda.losses.Squared(), jnp.asarray(0.1))
+    state, problem = rule.init(1, ()), problem_with(jnp.zeros(1), mfpda.losses.Squared(), 0.1)
     for t in range(1, 101):
         outputs = _GridOutputs(jnp.full((1, 1), 1.0 if t <= 90 else 0.0), jnp.ones(1))
         state, _ = rule.update(key, state, jnp.asarray(float(t)), outputs, None, problem)
-    np.testing.assert_allclose(rule.dual(state, jnp.asarray(100.0)).g, (90 * 91 / (100 * 101)) ** 2, rtol=1e-4)
+    np.testing.assert_allclose(rule.dual(state).g, (90 * 91 / (100 * 101)) ** 2, rtol=1e-4)
 
 
 def test_without_noise_it_is_gradient_descent_on_the_penalised_risk(small):
@@ -72,7 +73,7 @@ def test_mini_batches_without_noise_are_sgd(small):
     )  # fmt: skip
     batch = np.asarray(fit.state.batch)
     x, y = small.x[batch, 0], small.data[1][batch]
-    w, b = fit.initial["w"][:, 0], fit.initial["b"]
+    w, b = fit.progress.initial["w"][:, 0], fit.progress.initial["b"]
     h = 2 * np.tanh(np.outer(w, x) + b[:, None])
     slope = (h.mean(0) - y) * 2 * (1 - (h / 2) ** 2) / (10 * 0.02)
     np.testing.assert_allclose(fit.particles["w"][:, 0], w - eta * (slope @ x + w), rtol=1e-4, atol=1e-5)

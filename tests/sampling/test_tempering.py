@@ -11,10 +11,11 @@ import scipy.stats
 
 import mfpda
 from mfpda import MALA, FromBlackJAX, InputError, Temper, exact, sampling
-from mfpda.problem.outputs import predictions
-from mfpda.problem.potential import GibbsPotential
+from mfpda.kernels.base import Evaluated
+from mfpda.problem.problem import Problem
 from mfpda.sampling import tempering
-from tests.conftest import reference
+from mfpda.sampling.tempering import Tempering
+from tests.helpers import reference
 
 REPLICATES, PARTICLES = 32, 1000
 NAMES = ["tanh_squared", "sine_squared", "tanh_logistic"]
@@ -32,22 +33,13 @@ def problem(name):
 
 def potential_of(ours, coefficients, gamma):
     x, _ = ours.data
-    return GibbsPotential(*(ours.model, *(jnp.asarray(part, float) for part in (x, coefficients, gamma))))
+    return Problem.of(ours.model, jnp.asarray(x, float)).potential(jnp.asarray(coefficients, float), gamma)
 
 
-@functools.partial(jax.jit, static_argnames="sampler")
-def replicated(keys, potential, sampler):
-    """Predictions of one sample per key."""
-
-    def one(key):
-        thetas, stats = sampler(key, potential)
-        return predictions(potential.model, thetas, potential.anchors), stats
-
-    return jax.lax.map(one, keys)
-
-
-def tempered(key, potential):
-    return tempering.temper(key, potential, PARTICLES, MALA(), 5, 0.5)
+def replicated(key, potential, replicates=REPLICATES, kernel=MALA()):
+    """Predictions of independent samples, first axis over them."""
+    thetas, stats = Tempering(kernel, 5, 0.5).replicates(key, potential, PARTICLES, replicates)
+    return jax.jit(jax.vmap(potential.problem.predict))(thetas), stats
 
 
 def standard_errors(z, truth):
@@ -68,7 +60,7 @@ def test_tempered_samples_predict_as_quadrature_does(name):
     for place, (coefficients, gamma) in laws.items():
         law, log_normaliser = quadrature.gibbs(coefficients, gamma)
         potential = potential_of(ours, coefficients, gamma)
-        z, stats = jax.device_get(replicated(jax.random.split(jax.random.key(3), REPLICATES), potential, tempered))
+        z, stats = jax.device_get(replicated(jax.random.key(3), potential))
         off = standard_errors(z, quadrature.predictions(law))
         print(f"{name} at {place}: {off:.2f} errors off, {stats.temperatures.mean():.1f} temperatures, "
               f"{stats.gradients.mean():.0f} gradients")  # fmt: skip
@@ -79,22 +71,22 @@ def test_tempered_samples_predict_as_quadrature_does(name):
             assert abs(np.mean(stats.log_normaliser) - log_normaliser) < 4 * scipy.stats.sem(stats.log_normaliser)
 
 
+class Bent(MALA):
+    """MALA that goes to every proposal. Its step size is tuned as if it had not."""
+
+    def step(self, key, state, potential):
+        _, info = super().step(key, state, potential)
+        noise = jax.random.normal(jax.random.split(key)[0], state.theta.shape, state.theta.dtype)
+        theta = state.theta - self.step_size * state.gradient + jnp.sqrt(2 * self.step_size) * noise
+        return Evaluated.at(theta, potential), info
+
+
 @pytest.mark.slow
-def test_the_comparison_sees_moves_that_bend_the_law(monkeypatch):
+def test_the_comparison_sees_moves_that_bend_the_law():
     """With unadjusted moves the same comparison fails: it is the accept step that makes the sample right."""
     ours, quadrature, laws = problem("tanh_squared")
     law, _ = quadrature.gibbs(*laws["g*"])
-    always = lambda key, correction, before, proposal: (proposal, metropolis(key, correction, before, proposal)[1])  # noqa: E731
-    from mfpda.kernels.mala import metropolis
-
-    monkeypatch.setattr("mfpda.kernels.mala.metropolis", always)
-
-    def bent(key, potential):
-        return tempering.temper(key, potential, PARTICLES, MALA(), 5, 0.5)
-
-    z, _ = jax.device_get(
-        replicated(jax.random.split(jax.random.key(3), REPLICATES), potential_of(ours, *laws["g*"]), bent)
-    )
+    z, _ = jax.device_get(replicated(jax.random.key(3), potential_of(ours, *laws["g*"]), kernel=Bent()))
     assert standard_errors(z, quadrature.predictions(law)) > 4
 
 
@@ -115,7 +107,7 @@ def test_warm_particles_do_not_where_there_are_modes():
         coefficients, gamma = fit.state.coefficients
         truth = quadrature.predictions(quadrature.gibbs(np.asarray(coefficients, float), float(gamma))[0])
         potential = potential_of(ours, coefficients, gamma)
-        z, _ = replicated(jax.random.split(jax.random.key(seed), 1), potential, tempered)
+        z, _ = replicated(jax.random.key(seed), potential, 1)
         errors["warm"].append(np.asarray(fit.predict(ours.data[0])) - truth)
         errors["tempered"].append(np.asarray(z[0]) - truth)
     rms = {name: np.sqrt(np.mean(np.square(values))) for name, values in errors.items()}
@@ -151,12 +143,12 @@ def test_one_kernel_or_another():
     sites = {"w": dist.Gumbel(0, 1)}
     model = mfpda.Model.from_function(lambda theta, x: jnp.tanh(theta["w"] * x), sites, mfpda.losses.Squared(), 0.2)
     x = jnp.linspace(-2, 2, 9)
-    potential = GibbsPotential(model, x, -0.1 * jnp.sign(x), jnp.ones(()))
+    potential = Problem.of(model, x).potential(-0.1 * jnp.sign(x))
     grid = np.linspace(-4, 14, 40_001)
     log_density = -np.asarray(jax.vmap(potential)(jnp.asarray(grid, float)[:, None]), float)
     cdf = np.cumsum(np.exp(log_density - log_density.max()))
     for kernel in (MALA(), FromBlackJAX("hmc", num_integration_steps=3)):
-        thetas, _ = jax.jit(tempering.temper, static_argnums=2)(jax.random.key(0), potential, 20_000, kernel, 5, 0.5)
+        thetas, _ = Tempering(kernel, 5, 0.5).sample(jax.random.key(0), potential, 20_000)
         sorted_cdf = np.interp(np.sort(np.asarray(thetas[:, 0])), grid, cdf / cdf[-1])
         # resampled particles come in families, so this is a distance and no p-value: 0.02 is 4 / sqrt(M)
         assert np.max(np.abs(sorted_cdf - (np.arange(20_000) + 0.5) / 20_000)) < 0.03
@@ -164,9 +156,10 @@ def test_one_kernel_or_another():
 
 def test_between_prior_and_target_lie_gibbs_potentials(small):
     x = jnp.asarray(small.x, float)
-    potential = GibbsPotential(small.model, x, jnp.sin(3 * x[:, 0]) / 40, jnp.asarray(0.6))
+    problem = Problem.of(small.model, x)
+    potential = problem.potential(jnp.sin(3 * x[:, 0]) / 40, 0.6)
     theta = jnp.asarray([0.3, -1.2])
-    prior = -small.model.log_prior(theta, x[0])
+    prior = -problem.log_prior(theta)
     for beta in (0.0, 0.25, 1.0):
         expected = (1 - beta) * prior + beta * potential(theta)
         np.testing.assert_allclose(potential.tempered(jnp.asarray(beta))(theta), expected, rtol=1e-5)
@@ -176,8 +169,8 @@ def test_particles_outside_the_support_die():
     """Where h is not a number, tempering weighs nothing."""
     h = lambda theta, x: jnp.sqrt(theta["w"]) * x  # noqa: E731
     model = mfpda.Model.from_function(h, {"w": dist.Normal(0, 1)}, mfpda.losses.Squared(), 1.0)
-    potential = GibbsPotential(model, jnp.ones(1), jnp.ones(1), jnp.ones(()))
-    thetas, stats = tempering.temper(jax.random.key(0), potential, 500, MALA(), 5, 0.5)
+    potential = Problem.of(model, jnp.ones(1)).potential(jnp.ones(1))
+    thetas, stats = Tempering(MALA(), 5, 0.5).sample(jax.random.key(0), potential, 500)
     assert np.all(thetas > 0)
     assert stats.effective_sample_size > 200
     assert stats.acceptance > 0.3
@@ -188,8 +181,8 @@ def test_when_no_particle_is_in_the_support_it_ends_and_says_so():
     model = mfpda.Model.from_function(
         lambda theta, x: jnp.sqrt(-1 - theta["w"] ** 2) * x, {"w": dist.Normal(0, 1)}, mfpda.losses.Squared(), 1.0
     )
-    potential = GibbsPotential(model, jnp.ones(1), jnp.ones(1), jnp.ones(()))
-    _, stats = tempering.temper(jax.random.key(0), potential, 100, MALA(), 5, 0.5)
+    potential = Problem.of(model, jnp.ones(1)).potential(jnp.ones(1))
+    _, stats = Tempering(MALA(), 5, 0.5).sample(jax.random.key(0), potential, 100)
     assert stats.temperatures == 1
     assert stats.effective_sample_size == 0
 
@@ -222,24 +215,56 @@ def test_fresh_samples_come_from_tempering(small):
     assert standard_errors(z, quadrature.predictions(law)) < 5.4
 
 
-def test_refusals():
-    with pytest.raises(InputError, match="an adjusted kernel to temper with"):
-        Temper(kernel=mfpda.ULA())
-    with pytest.raises(InputError, match="share between 0 and 1"):
-        Temper(share=1.5)
-    with pytest.raises(InputError, match="moves"):
-        Temper(moves=0)
-    with pytest.raises(InputError, match="a schedule"):
-        Temper(kernel=MALA(step_size=mfpda.schedules.Constant(0.1)))
+class Untunable(MALA):
+    """An adjusted kernel that says no acceptance to aim at."""
+
+    target_acceptance = None
+
+
+@pytest.mark.parametrize("plug", [Tempering, Temper])
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"kernel": mfpda.ULA()}, "an adjusted kernel to temper with"),
+        ({"kernel": MALA}, r"the class MALA\. Call it: MALA\(\)"),
+        ({"kernel": Untunable()}, "a number as step_size of Untunable, found 'auto'"),
+        ({"share": 1.5}, "share between 0 and 1"),
+        ({"moves": 0}, "moves"),
+        ({"moves": 2.5}, "a whole number of at least 1 as moves"),
+        ({"kernel": MALA(step_size=mfpda.schedules.Constant(0.1))}, "a schedule"),
+    ],
+    ids=["unadjusted", "class", "untunable", "share", "moves", "fraction", "schedule"],
+)
+def test_refusals(plug, settings, message):
+    with pytest.raises(InputError, match=message):
+        plug(**settings)
+
+
+def test_a_kernel_may_be_named():
     assert Temper(kernel="mala") == Temper()
+
+
+def test_replicates_are_independent_samples_and_only_a_new_size_compiles_again():
+    """Another number of moves, share or step size is an argument, not another program."""
+    model = mfpda.Model.from_function(
+        lambda theta, x: jnp.tanh(theta["w"] * x), {"w": dist.Normal(0, 1)}, mfpda.losses.Squared(), 1.0
+    )
+    potential = Problem.of(model, jnp.ones(1)).potential(jnp.ones(1))
+    before = tempering._replicates._cache_size()
+    for how in (Tempering(MALA(step_size=0.1), 2), Tempering(MALA(step_size=0.2), 3, 0.7)):
+        thetas, stats = how.replicates(jax.random.key(0), potential, 40, 3)
+        assert thetas.shape == (3, 40, 1)
+        assert stats.temperatures.shape == (3,)
+        assert len(np.unique(np.asarray(thetas)[:, 0])) == 3
+    assert tempering._replicates._cache_size() == before + 1
+    alone, _ = how.sample(jax.random.split(jax.random.key(0), 3)[1], potential, 40)
+    np.testing.assert_allclose(alone, thetas[1], rtol=1e-5)
 
 
 def test_prior_and_q1_are_different_draws():
     sites, init = {"w": dist.Normal(0, 1)}, {"w": dist.Normal(5, 0.1)}
     model = mfpda.Model.from_function(lambda theta, x: theta["w"] * x, sites, mfpda.losses.Squared(), 1.0, init=init)
-    potential = GibbsPotential(model, jnp.ones(1), jnp.zeros(1), jnp.ones(()))
-    draws = {
-        name: getattr(sampling, name)(jax.random.key(0), 5000, potential) for name in ("draw_prior", "draw_initial")
-    }
+    problem = Problem.of(model, jnp.ones(1))
+    draws = {name: getattr(sampling, name)(jax.random.key(0), 5000, problem) for name in ("draw_prior", "draw_initial")}
     assert scipy.stats.kstest(np.asarray(draws["draw_prior"][:, 0]), scipy.stats.norm.cdf).pvalue > 1e-4
     assert scipy.stats.kstest(np.asarray(draws["draw_initial"][:, 0]), scipy.stats.norm(5, 0.1).cdf).pvalue > 1e-4

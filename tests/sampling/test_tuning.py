@@ -14,21 +14,9 @@ import xarray as xr
 
 import mfpda
 from mfpda.kernels import KERNELS
-from mfpda.kernels.base import is_adjusted
-from mfpda.results.fit import current_potential
-from tests.conftest import reference
+from tests.helpers import reference, single_index
 
 PROBLEMS = ["tanh_squared", "sine_squared", "tanh_logistic", "circles", "fifty_dimensions"]
-
-
-def single_index(n=1000, d=50):
-    """The sign of one direction, at the lambda1 and lambda2 of the paper's Appendix F.1."""
-    random = np.random.default_rng(0)
-    x = random.standard_normal((n, d))
-    prior, temperature = mfpda.penalty(lambda1=1e-2, lambda2=5e-4)
-    sites = {"w": prior.expand([d]).to_event(1), "b": prior}
-    h = lambda theta, x: jnp.tanh(x @ theta["w"] + theta["b"])  # noqa: E731
-    return mfpda.Model.from_function(h, sites, mfpda.losses.Squared(), temperature), (x, np.sign(x[:, 0]))
 
 
 @functools.cache
@@ -52,7 +40,7 @@ def fitted(name):
 
 def flat(trace, fit):
     """A trace as an array with axes (chain, draw, coordinate)."""
-    sites = [np.asarray(trace[site.name]) for site in fit.structure.sites]
+    sites = [np.asarray(trace[site.name]) for site in fit.problem.neuron.sites]
     return np.concatenate([values.reshape(*values.shape[:2], -1) for values in sites], axis=2)
 
 
@@ -71,9 +59,8 @@ def judged(fit, kernel, draws, chains, variances=None):
     sizes = np.array([min_over_methods(chain) for chain in each])
     covered = 1.0 if variances is None else np.minimum(1, values.var(axis=1) / variances)
     per_gradient = np.mean(sizes * covered, axis=0).min() / (draws * trace.attrs["gradients_per_draw"])
-    potential = current_potential(fit.model, fit.examples, fit.rule, fit.state)
     thinned = values[:, :: max(1, draws // 100)]
-    return per_gradient, bias(potential, thinned), values.var(axis=1), trace.attrs["step_size"], 0.0
+    return per_gradient, bias(fit.last_potential, thinned), values.var(axis=1), trace.attrs["step_size"], 0.0
 
 
 def min_over_methods(chain):
@@ -113,7 +100,7 @@ def compared(name, kernel, draws, chains):
     for factor in 2.0 ** np.arange(-3, 5):
         other = dataclasses.replace(kernel, step_size=factor * step_size)
         got, (its, its_error), _, _, broke = judged(fit, other, draws, chains, variances)
-        if not is_adjusted(kernel) and (broke or abs(its) > abs(ours) + 2 * np.hypot(our_error, its_error)):
+        if not kernel.adjusted and (broke or abs(its) > abs(ours) + 2 * np.hypot(our_error, its_error)):
             continue
         if got > best:
             best, at = got, factor
@@ -159,6 +146,6 @@ def effort(name, adjusted):
 @pytest.mark.parametrize("kernel", ["mala", "ula", "underdamped", *ADAPTERS])
 def test_auto_is_within_a_factor_of_two_of_the_best_step(name, kernel):
     plug = KERNELS.resolve(kernel)
-    ratio, diverging = compared(name, plug, *effort(name, is_adjusted(plug)))
+    ratio, diverging = compared(name, plug, *effort(name, plug.adjusted))
     assert ratio >= 0.5
     assert diverging == 0

@@ -9,46 +9,25 @@ import mfpda
 from mfpda import Model, sampling
 from mfpda.exact import Quadrature
 from mfpda.problem import losses
-from mfpda.problem.outputs import outputs_at
-from mfpda.problem.potential import GibbsPotential, prior_potential
-from mfpda.rules import RULES
-from mfpda.starts import STARTS, Start
+from mfpda.problem.problem import Problem
+from mfpda.starts import move
 
 KERNEL = mfpda.ULA(step_size=0.1)
 
 
-@pytest.fixture(params=list(STARTS))
-def start(request):
-    return STARTS[request.param]()
-
-
-def test_every_start_fits_the_protocol_and_keeps_the_ensembles_shape(start, small):
-    assert isinstance(start, Start)
-    assert eval(repr(start), vars(mfpda)) == start
-    potential = prior_potential(small.model, jnp.asarray(small.x, float))
-    ensemble = sampling.begin(jax.random.key(0), jnp.ones((6, 2)), potential, KERNEL)
-    after, stats = start(jax.random.key(1), ensemble, potential, potential, KERNEL)
-    assert jax.tree.map(jnp.shape, after) == jax.tree.map(jnp.shape, ensemble)
-    assert all(value.shape == () for value in stats.values())
-    for rule in (each() for each in RULES.values()):
-        of_rule = rule.stats(rule.init(3, ())) if hasattr(rule, "stats") else {}
-        assert not set(of_rule) & set(stats)  # or one would hide the other in outer_stats
-
-
 def test_warm_leaves_the_particles_where_they_are(small):
-    potential = prior_potential(small.model, jnp.asarray(small.x, float))
+    potential = Problem.of(small.model, jnp.asarray(small.x, float)).prior_potential()
     ensemble = sampling.begin(jax.random.key(0), jnp.ones((6, 2)), potential, KERNEL)
-    after, _ = mfpda.Warm()(jax.random.key(1), ensemble, potential, potential, KERNEL)
+    after, _ = move(jax.random.key(1), mfpda.Warm(), ensemble, potential, potential, KERNEL)
     np.testing.assert_array_equal(after.theta, ensemble.theta)
 
 
 def resampled(init):
     h = lambda theta, x: theta["w"] * x  # noqa: E731
     model = Model.from_function(h, {"w": dist.Gamma(3.0, 2.0)}, losses.Squared(), 1.0, init=init)
-    potential = prior_potential(model, jnp.ones(1))
-    ensemble = sampling.begin(jax.random.key(0), jnp.zeros((20_000, 1)), potential, KERNEL)
-    after, _ = mfpda.Resample()(jax.random.key(1), ensemble, potential, potential, KERNEL)
-    return np.asarray(jnp.exp(after.theta[:, 0]))
+    potential = Problem.of(model, jnp.ones(1)).prior_potential()
+    moved = mfpda.Resample()(jax.random.key(1), jnp.zeros((20_000, 1)), potential, potential)
+    return np.asarray(jnp.exp(moved.thetas[:, 0]))
 
 
 def test_resample_draws_the_prior():
@@ -78,12 +57,14 @@ def reweighted(small, kernel, particles=20_000, seed=0):
     """Exact draws of an old Gibbs law, the potentials, and what Reweight makes of them; and the grid for truth."""
     grid = Quadrature.of(small.model, small.data, (-9, 9), 61)
     rng = np.random.default_rng(0)
-    old, new = (GibbsPotential(small.model, jnp.asarray(small.x, float), jnp.asarray(c, float), jnp.ones(()))
-                for c in (0.002 * rng.normal(size=40), -0.001 * np.sin(small.x[:, 0])))  # fmt: skip
+    problem = Problem.of(small.model, jnp.asarray(small.x, float))
+    old, new = (
+        problem.potential(jnp.asarray(c, float)) for c in (0.002 * rng.normal(size=40), -0.001 * np.sin(small.x[:, 0]))
+    )
     chosen = np.random.default_rng(seed).choice(len(grid.thetas), particles, p=grid.law_of(old).probability)
     ensemble = sampling.begin(jax.random.key(1), jnp.asarray(grid.thetas[chosen], float), old, kernel)
-    after, stats = mfpda.Reweight()(jax.random.key(2 + seed), ensemble, old, new, kernel)
-    return grid, old, new, ensemble, after, stats
+    after, moved = move(jax.random.key(2 + seed), mfpda.Reweight(), ensemble, old, new, kernel)
+    return grid, old, new, ensemble, after, moved
 
 
 def test_reweight_turns_a_sample_of_the_old_law_into_one_of_the_new(small):
@@ -92,7 +73,7 @@ def test_reweight_turns_a_sample_of_the_old_law_into_one_of_the_new(small):
     Errors are those of (1/M) sum_r w_r (h_r - z), w the normalised weights under the old law, by quadrature; systematic
     resampling adds at most as much as M draws of the new law. False failures: below 1e-3.
     """
-    grid, old, new, _, after, stats = reweighted(small, KERNEL)
+    grid, old, new, ensemble, after, moved = reweighted(small, KERNEL)
     before, truth = (grid.law_of(potential) for potential in (old, new))
     ratio = truth.probability / np.where(before.probability > 0, before.probability, 1)
     z = grid.predictions(truth)
@@ -104,7 +85,8 @@ def test_reweight_turns_a_sample_of_the_old_law_into_one_of_the_new(small):
     assert (np.abs(found - z) < 4 * stderr).all()
     assert np.abs(grid.predictions(before) - z).max() > 40 * stderr.max()  # to leave the sample as it was would not do
     left = 20_000 / (before.probability @ ratio**2)
-    assert float(stats["reweight_effective_sample_size"]) == pytest.approx(left, rel=0.05)
+    np.testing.assert_array_equal(after.theta, ensemble.theta[moved.parents])
+    assert float(moved.stats["reweight_effective_sample_size"]) == pytest.approx(left, rel=0.05)
     assert 0.1 < left / 20_000 < 0.9
 
 
@@ -131,15 +113,13 @@ def test_reweight_refuses_particles_that_do_not_begin_as_the_prior():
 def test_reweight_survives_particles_outside_the_support(small):
     """A particle whose potential is not finite is never taken; where none is finite all are kept."""
     c = 0.001 * jnp.sin(jnp.asarray(small.x[:, 0], float))
-    potential = GibbsPotential(small.model, jnp.asarray(small.x, float), c, jnp.ones(()))
+    potential = Problem.of(small.model, jnp.asarray(small.x, float)).potential(c)
     thetas = jnp.ones((6, 2)).at[:, 0].set(jnp.arange(6.0))
-    ensemble = sampling.begin(jax.random.key(0), thetas, potential, KERNEL)
-    lost = ensemble._replace(theta=thetas.at[2, 1].set(jnp.nan))
-    after, _ = mfpda.Reweight()(jax.random.key(1), lost, potential, potential, KERNEL)
-    assert bool(jnp.all(jnp.isfinite(after.theta)))
-    nothing = ensemble._replace(theta=thetas.at[:, 1].set(jnp.nan))
-    after, _ = mfpda.Reweight()(jax.random.key(1), nothing, potential, potential, KERNEL)
-    np.testing.assert_array_equal(after.theta[:, 0], thetas[:, 0])
+    moved = mfpda.Reweight()(jax.random.key(1), thetas.at[2, 1].set(jnp.nan), potential, potential)
+    assert bool(jnp.all(jnp.isfinite(moved.thetas)))
+    assert 2 not in np.asarray(moved.parents)
+    moved = mfpda.Reweight()(jax.random.key(1), thetas.at[:, 1].set(jnp.nan), potential, potential)
+    np.testing.assert_array_equal(moved.thetas[:, 0], thetas[:, 0])
 
 
 def test_the_first_particles_are_chosen_out_of_many_draws_of_the_prior(small):
@@ -151,20 +131,19 @@ def test_the_first_particles_are_chosen_out_of_many_draws_of_the_prior(small):
     """
     grid = Quadrature.of(small.model, small.data, (-9, 9), 61)
     x = jnp.asarray(small.x, float)
-    prior = prior_potential(small.model, x)
-    new = GibbsPotential(small.model, x, jnp.asarray(-0.006 * np.sin(small.x[:, 0]), float), jnp.ones(()))
+    problem = Problem.of(small.model, x)
+    prior, new = problem.prior_potential(), problem.potential(jnp.asarray(-0.006 * np.sin(small.x[:, 0]), float))
     before, truth = (grid.law_of(potential) for potential in (prior, new))
     ratio = truth.probability / np.where(before.probability > 0, before.probability, 1)
     z = grid.predictions(truth)
     squares = np.square(grid.outputs - z)
     weighting, drawing = (before.probability * ratio**2) @ squares, truth.probability @ squares
-    ensemble = sampling.begin(jax.random.key(0), jnp.zeros((100, 2)), prior, KERNEL)
 
     @jax.jit
     @jax.vmap
     def chosen(key):
-        after, stats = mfpda.Reweight()(key, ensemble, prior, new, KERNEL)
-        return outputs_at(small.model, after.theta, x).mean(0), stats["reweight_effective_sample_size"]
+        moved = mfpda.Reweight()(key, jnp.zeros((100, 2)), prior, new)
+        return problem.predict(moved.thetas), moved.stats["reweight_effective_sample_size"]
 
     found, left = (np.asarray(each) for each in chosen(jax.random.split(jax.random.key(1), 200)))
     squared = np.mean(np.square(found - z))

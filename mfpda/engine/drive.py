@@ -1,0 +1,56 @@
+"""The outer loop: it drives a run from step to step, with progress bar, signals and early stops."""
+
+from dataclasses import dataclass
+
+from tqdm import tqdm
+
+from mfpda.distributed import Agreement, agreed, is_lost, several_processes, signals
+from mfpda.engine.run import Run
+from mfpda.errors import Status
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: its status, the error that ended it, and whether SIGTERM did."""
+
+    status: Status
+    failure: Exception | None = None
+    terminated: bool = False
+
+
+def drive(run: Run) -> Outcome:
+    """Take outer steps until the run ends, and write its last checkpoint, whatever ends it."""
+    plan, status, failure = run.plan, Status.FINISHED, None
+    with signals.catch_stop_signals() as stop_request:
+        run.open_checkpoint()  # from here on a run that ends says where it can be resumed
+        bar = tqdm(total=plan.outer_steps, initial=run.progress.t, disable=plan.silent, desc="mfpda", unit="step")
+        try:
+            stop_request.defer(several_processes())
+            with Agreement(stop_request) as agreement:
+                status = _loop(run, agreement, bar)
+        except KeyboardInterrupt:
+            status = Status.INTERRUPTED
+        except Exception as error:
+            if several_processes() and is_lost(error):
+                raise  # the processes cannot gather a fit without the lost one
+            status, failure = Status.FAILED, error
+        finally:
+            stop_request.deferred = True  # what is left is short, and must not be interrupted
+            bar.close()
+        run.step_back_to(-agreed(-run.progress.t))
+        broken = run.close(status)
+    if broken:
+        return Outcome(Status.FAILED, failure or broken, stop_request.terminated)
+    return Outcome(status, failure, stop_request.terminated)
+
+
+def _loop(run: Run, agreement: Agreement, bar: tqdm) -> Status:
+    """Outer steps until the run is long enough, has reached its gap, or diverges."""
+    agreement.check()
+    run.finish_pending_certificate()
+    while not agreement.reached(run.reached) and run.progress.t < run.plan.outer_steps:
+        if not run.step(agreement):
+            return Status.DIVERGED
+        bar.set_postfix(run.shown(), refresh=False)
+        bar.update()
+    return Status.CERTIFIED if agreement.reached(run.reached) else Status.FINISHED

@@ -1,0 +1,334 @@
+"""The plan of a run: every check of the arguments of ``fit``, and every refusal, before anything is compiled."""
+
+import dataclasses
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.sharding import Mesh
+from tqdm import tqdm
+
+from mfpda.core import Schedule, as_key, positive, positive_count, schedules
+from mfpda.distributed import agreed, in_first_process, is_writer, mesh_over, replicated, spread
+from mfpda.errors import InputError, listed
+from mfpda.kernels import KERNELS, Kernel, step_size_of
+from mfpda.persistence import Checkpoint, SavedRun, fingerprint, versions
+from mfpda.persistence import checkpoint as checkpoints
+from mfpda.problem import Blocks, Feed, Model, Problem, check_prior, feed
+from mfpda.problem import memory as budgets
+from mfpda.progress import CERTIFICATE_STATS, OUTER_STATS, Progress, Record, RunState, Settings
+from mfpda.results import Fit
+from mfpda.rules import RULES, Rule, pick
+from mfpda.sampling import tuning
+from mfpda.starts import STARTS, Start
+
+CERTIFY_EVERY = 10  # where stop_at_gap is given alone
+Metrics = Mapping[str, Callable[[Callable[[Any], Array]], float]]
+Folder = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run was asked for, checked."""
+
+    key: Array
+    model: Model
+    feed: Feed
+    rule: Rule
+    kernels: list[Kernel]  # one per outer step
+    start: Start
+    inner_steps: np.ndarray  # one per outer step
+    record: Record
+    sites: tuple[str, ...]
+    metrics: Metrics
+    certify_every: int
+    stop_at_gap: float | None
+    settings: Settings
+    ends: list[int]  # the lengths that the user asked for, one after another: each ends with a recorded step
+    mesh: Mesh | None
+    checkpoint: Checkpoint | None  # where to write
+    saved: SavedRun | None  # a checkpoint to resume
+    earlier: Progress | None  # a fit to resume
+    silent: bool
+
+    @property
+    def outer_steps(self) -> int:
+        return self.settings.outer_steps
+
+    def certifies(self, t: int) -> bool:
+        """Whether outer step t ends with a certificate."""
+        return bool(self.certify_every) and (t % self.certify_every == 0 or t in self.ends)
+
+    def in_blocks(self, problem: Problem, particles: int) -> Problem:
+        """The problem in the run's blocks, or in smaller ones for more particles than the run began with."""
+        if particles == self.settings.particles:
+            return problem
+        return problem.in_blocks(budgets.blocks_within(self.settings.memory, problem.neuron, particles))
+
+    def placed(self, state: RunState) -> RunState:
+        """The state on the run's devices: particles spread over them, the rest whole on each."""
+        apart = {"ensemble": spread(state.ensemble, self.mesh), "stats": spread(state.stats, self.mesh)}
+        rest = {name: replicated(part, self.mesh) for name, part in state._asdict().items() if name not in apart}
+        return RunState(**apart, **rest)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What the bits of a run depend on. A resumed run must be given the same."""
+        sizes = [step_size_of(kernel) for kernel in self.kernels]
+        planned = sizes[0] is not None and not isinstance(sizes[0], str)
+        kernel = KERNELS.describe(self.kernels[0])
+        kernel["settings"].pop("step_size", None)  # it is compared step by step
+        problem = self.feed.at(1)[0]
+        return checkpoints.as_json(
+            {
+                **{name: version for name, version in versions().items() if name != "arviz_version"},
+                "platform": jax.default_backend(),
+                "precision": str(jnp.result_type(float)),
+                "key": np.asarray(jax.random.key_data(self.key)).tolist(),
+                "rule": RULES.describe(self.rule),
+                "kernel": kernel,
+                "start": STARTS.describe(self.start),
+                "step_size": [float(size) for size in sizes] if planned else sizes[0],
+                "inner_steps": self.inner_steps.tolist(),
+                "particles": self.settings.particles,
+                "batch_size": self.feed.batch_size,
+                "record": dataclasses.asdict(self.record),
+                "metrics": list(self.metrics),
+                "certify_every": self.certify_every,
+                "stop_at_gap": self.stop_at_gap,
+                "data": "a stream" if self.feed.is_stream else checkpoints.data_digest(problem.x, problem.y),
+                "block_rows": self.feed.blocks.rows,
+                "devices": 1 if self.mesh is None else self.mesh.size,
+            }
+        )
+
+
+def make_plan(
+    key: Array,
+    model: Model,
+    data: Any,
+    *,
+    rule: Rule | str,
+    kernel: Kernel | str | None,
+    start: Start | str | None,
+    particles: int,
+    outer_steps: int,
+    inner_steps: int | Schedule | None,
+    batch_size: int | None,
+    record: Record,
+    metrics: Metrics | None,
+    certify_every: int,
+    stop_at_gap: float | None,
+    memory: float | None,
+    checkpoint: Checkpoint | Folder | None,
+    resume: Fit | Folder | None,
+    devices: Sequence[jax.Device] | None,
+    progress: bool,
+) -> Plan:
+    """Check the arguments of ``fit``, in the order in which a mistake is easiest to understand.
+
+    This function is long because ``fit`` has many arguments. Each check has a function of its own below.
+    """
+    key = as_key(key)
+    if not isinstance(model, Model):
+        raise InputError("a Model as the second argument", type(model).__name__, "Call fit(key, model, data).")
+    if not isinstance(record, Record):
+        raise InputError("a Record", repr(record), "Give Record(every=10), for example.")
+    particles, outer_steps = positive_count(particles, "particles"), positive_count(outer_steps, "outer_steps")
+    mesh = mesh_over(devices, particles)
+    certify_every, stop_at_gap = _check_certifying(certify_every, stop_at_gap)
+    memory = None if memory is None else positive(memory, "memory")
+    earlier, saved, checkpoint = _check_folders(checkpoint, resume)
+    silent = not (progress and is_writer())
+
+    source, done = _feed(key, model, data, batch_size, earlier, saved)
+    problem = source.at(max(done, 1))[0]
+    rule = _resolve_rule(rule, problem, source, particles, silent)
+    _check_batches(rule, source)
+    chosen_kernel = KERNELS.resolve(rule.defaults.kernel if kernel is None else kernel)
+    kernels = tuning.plan(chosen_kernel, outer_steps)
+    chosen_start = STARTS.resolve(rule.defaults.start if start is None else start)
+    chosen_start.check(model)
+    if earlier:
+        _check_resumable(earlier, rule, chosen_kernel, particles, source, problem)
+    if outer_steps < done:
+        advice = "outer_steps counts all outer steps, including those already done."
+        raise InputError(f"at least the {done} outer steps already done", str(outer_steps), advice)
+    check_prior(problem.neuron, rule.smallest_gamma)
+    inner = rule.defaults.inner_steps if inner_steps is None else inner_steps
+    settings = saved.settings if saved else earlier.settings if earlier else None
+    budget, source.blocks = _blocks(memory, settings, problem, particles, source.is_stream)
+    plan = Plan(
+        key=key,
+        model=model,
+        feed=source,
+        rule=rule,
+        kernels=kernels,
+        start=chosen_start,
+        inner_steps=schedules.values(inner, outer_steps, "inner_steps", whole=True),
+        record=record,
+        sites=record.kept_sites(problem.neuron),
+        metrics=_check_metrics(metrics, rule),
+        certify_every=certify_every,
+        stop_at_gap=stop_at_gap,
+        settings=Settings(
+            rule=repr(rule),
+            overshoots=rule.overshoots,
+            kernel=repr(chosen_kernel),
+            start=repr(chosen_start),
+            particles=particles,
+            outer_steps=outer_steps,
+            inner_steps=inner if isinstance(inner, int) else repr(inner),
+            batch_size=source.batch_size,
+            memory=budget,
+            block_rows=source.blocks.rows,
+        ),
+        ends=list(dict.fromkeys([*(saved.ends if saved else ()), outer_steps])),
+        mesh=mesh,
+        checkpoint=checkpoint,
+        saved=saved,
+        earlier=earlier,
+        silent=silent,
+    )
+    if saved:
+        checkpoints.check_same(saved.identity, plan.identity, saved.folder)
+        source.check_drawn_again(done)
+    return plan
+
+
+def _check_certifying(every: int, stop_at_gap: float | None) -> tuple[int, float | None]:
+    if isinstance(every, bool) or not isinstance(every, (int, np.integer)) or every < 0:
+        raise InputError("a whole number as certify_every", repr(every), "Give 10, for example, or 0 for never.")
+    if stop_at_gap is None:
+        return int(every), None
+    return int(every) or CERTIFY_EVERY, positive(stop_at_gap, "stop_at_gap")
+
+
+def _check_folders(checkpoint: object, resume: object) -> tuple[Progress | None, SavedRun | None, Checkpoint | None]:
+    """The fit or the checkpoint to resume, and the checkpoint to write. A resumed run keeps writing to its folder."""
+    if isinstance(checkpoint, (str, os.PathLike)):
+        checkpoint = Checkpoint(checkpoint)
+    if not isinstance(checkpoint, Checkpoint | None):
+        raise InputError(
+            "the name of a folder, or a Checkpoint", repr(checkpoint), 'Give checkpoint="run", for example.'
+        )
+    if not isinstance(resume, Fit | str | os.PathLike | None):
+        advice = "Load a saved one with mfpda.load(path, model), or give the folder of a checkpoint."
+        raise InputError("a Fit to resume", type(resume).__name__, advice)
+    earlier = resume.progress if isinstance(resume, Fit) else None
+    saved = SavedRun.read(resume) if isinstance(resume, str | os.PathLike) else None
+    if saved and checkpoint is None:
+        checkpoint = Checkpoint(saved.folder)
+    if checkpoint and not (saved and checkpoint.holds(saved.folder)):
+        path = checkpoint.path
+        in_first_process(lambda: checkpoints.check_new(path))
+    return earlier, saved, checkpoint
+
+
+def _feed(
+    key: Array, model: Model, data: object, batch_size: int | None, earlier: Progress | None, saved: SavedRun | None
+) -> tuple[Feed, int]:
+    """Where the examples come from, and how many outer steps are already done."""
+    done, buffer = 0, None
+    if saved:
+        done, buffer = saved.outer_steps, saved.stream_buffer(model)
+    elif earlier:
+        done = earlier.t
+        if earlier.is_stream:  # with the model that is given, which has yet to be compared with the run's
+            buffer = Problem.of(model, earlier.problem.x, earlier.problem.y)
+    _, data_key = setup_keys(key)
+    return feed(data_key, model, data, batch_size, buffer, done), done
+
+
+def setup_keys(key: Array) -> tuple[Array, Array]:
+    """The keys of the first particles and of the data, from the key of a run."""
+    start_key, data_key = jax.random.split(jax.random.fold_in(key, 0))
+    return start_key, data_key
+
+
+def _resolve_rule(rule: Rule | str, problem: Problem, source: Feed, particles: int, silent: bool) -> Rule:
+    """The rule itself, or the one of this name. "auto" reports its choice where a progress bar is shown."""
+    if not (isinstance(rule, str) and rule == "auto"):
+        return RULES.resolve(rule)
+    predictions = (len(problem.x), *problem.neuron.output)
+    picked, why = pick(source.is_stream, source.batch_size, predictions, particles, problem.model.has_init)
+    if not silent:
+        tqdm.write(f'mfpda: rule="auto" chose {picked}: {why}.', file=sys.stderr)
+    return picked
+
+
+def _check_batches(rule: Rule, source: Feed) -> None:
+    """Refuse streams and batches for a rule that cannot use them."""
+    name = type(rule).__name__
+    if source.is_stream and rule.requires != "anything":
+        advice = 'Draw a data set first, or use rule="dual_averaging".'
+        raise InputError(f"a data set (x, y) for {name}, which returns to its examples", "a stream", advice)
+    if source.batch_size is not None and rule.requires == "full batch":
+        expected = f"all examples at every step for {name}, which needs the covariance of all outputs"
+        advice = 'Leave batch_size out, or use rule="dual_averaging".'
+        raise InputError(expected, f"batches of {source.batch_size}", advice)
+
+
+def _blocks(
+    memory: float | None, earlier: Settings | None, problem: Problem, particles: int, is_stream: bool
+) -> tuple[float, Blocks]:
+    """The memory budget in GiB, and the blocks that it allows.
+
+    A resumed run keeps both unless ``memory`` is given. Without a budget the smallest default of all processes holds.
+    In a stream blocks do not depend on t, so that bits do not depend on where a run was stopped.
+    """
+    if memory is None and earlier is not None:
+        return earlier.memory, Blocks(earlier.block_rows)
+    budget = -agreed(-int(1024 * budgets.default_budget())) / 1024 if memory is None else memory
+    budgets.check_budget(budget, problem.neuron, particles)
+    chosen = budgets.blocks_within(budget, problem.neuron, particles)
+    return budget, chosen if is_stream else chosen.over(len(problem.x))
+
+
+def _check_metrics(metrics: Metrics | None, rule: Rule) -> Metrics:
+    metrics = {} if metrics is None else metrics
+    if not isinstance(metrics, dict):
+        raise InputError(
+            "metrics as a dict of functions of predict", type(metrics).__name__, 'Give {"name": function}.'
+        )
+    odd = [name for name in metrics if not isinstance(name, str) or "/" in name]
+    if odd:
+        raise InputError("names of metrics that are strings without '/'", listed(odd), "Netcdf has no other names.")
+    recorded = OUTER_STATS + CERTIFICATE_STATS + tuple(rule.stats(rule.init(1, ())))
+    taken = [name for name in metrics if name in recorded]
+    if taken:
+        raise InputError("names of metrics other than " + listed(recorded), listed(taken), "Rename them.")
+    broken = [name for name, metric in metrics.items() if not callable(metric)]
+    if broken:
+        advice = 'Give {"name": lambda predict: ...}.'
+        raise InputError("metrics that are functions of predict", listed(broken), advice)
+    return metrics
+
+
+def _check_resumable(
+    earlier: Progress, rule: Rule, kernel: Kernel, particles: int, source: Feed, problem: Problem
+) -> None:
+    """Refuse to resume with another model, other plugs, another number of particles or other data than the run had."""
+    kinds = {True: "a stream", False: "(x, y)"}
+    same = {
+        "kind of data": (kinds[earlier.is_stream], kinds[source.is_stream]),
+        "rule": (repr(earlier.rule), repr(rule)),
+        "kernel": (KERNELS.name_of(earlier.kernel), KERNELS.name_of(kernel)),
+        "particles": (earlier.settings.particles, particles),
+        "batch_size": (earlier.settings.batch_size, source.batch_size),
+    }
+    for what, (before, now) in same.items():
+        if before != now:
+            raise InputError(f"the {what} of the run that is resumed, {before}", str(now), f"Pass its {what} again.")
+    for name, ours, theirs in (("x", problem.x, earlier.problem.x), ("y", problem.y, earlier.problem.y)):
+        if ours is not None and not np.array_equal(np.asarray(ours), np.asarray(theirs)):
+            raise InputError("the data of the run that is resumed", f"another {name}", "Pass the same data.")
+    fingerprint.check_names(problem, fingerprint.names(earlier.problem))
+    values = fingerprint.values(earlier.problem, earlier.thetas)
+    fingerprint.check_values(problem, earlier.thetas, values)

@@ -1,0 +1,114 @@
+"""A run read back from the folder of its checkpoint."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+
+from mfpda.errors import InputError, Status
+from mfpda.persistence import checkpoint, container, fingerprint, trees
+from mfpda.persistence.description import Plugs, restore, settings_of, state_shapes
+from mfpda.persistence.history_store import HistoryStore
+from mfpda.problem import Blocks, Model, Problem, capacity, enlarged
+from mfpda.progress import Progress, Settings, recorded_steps
+
+INITIAL = "initial: "  # before the name of a site, in the beginning of a checkpoint
+
+
+class SavedRun(NamedTuple):
+    """The folder of a checkpoint, read."""
+
+    folder: Path
+    beginning: container.Contents
+    latest: container.Contents
+
+    @classmethod
+    def read(cls, folder: str | os.PathLike[str]) -> "SavedRun":
+        path = Path(folder)
+        if path.is_file():
+            advice = "Load a saved fit with mfpda.load(path, model)."
+            raise InputError("a Fit to resume, or the folder of a checkpoint", f"the file {str(folder)!r}", advice)
+        if not path.is_dir():
+            advice = "A run makes it when it begins: fit(..., checkpoint=folder). Before that, nothing was done."
+            raise InputError("the folder of a checkpoint", f"no folder at {str(folder)!r}", advice)
+        saved = cls(path, *(container.read(path / name) for name in (checkpoint.BEGINNING, checkpoint.CHECKPOINT)))
+        if saved.beginning.facts["run"] != saved.latest.facts["run"]:
+            advice = "Copy the whole folder."
+            raise InputError(
+                f"one run in {str(folder)!r}", "the beginning of one and the checkpoint of another", advice
+            )
+        return saved
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return self.latest.facts
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What the run was given, and must be given again to be the same run."""
+        return self.beginning.facts["identity"]
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """What a command needs to make the same call of ``fit`` again."""
+        return self.beginning.facts["origin"]
+
+    @property
+    def settings(self) -> Settings:
+        return settings_of(self.beginning.facts["attributes"])
+
+    @property
+    def blocks(self) -> Blocks:
+        return Blocks(self.settings.block_rows)
+
+    @property
+    def status(self) -> Status:
+        return Status(self.facts["status"])
+
+    @property
+    def outer_steps(self) -> int:
+        return int(self.facts["outer_steps"])
+
+    @property
+    def is_stream(self) -> bool:
+        return bool(self.facts["is_stream"])
+
+    @property
+    def ends(self) -> list[int]:
+        """The lengths that the user asked for, one after another."""
+        return self.facts["ends"]
+
+    def stream_buffer(self, model: Model) -> Problem | None:
+        """The buffer of a stream as it was, or None before its first step."""
+        if not (self.is_stream and self.outer_steps):
+            return None
+        x, y = self.store().anchors(self.outer_steps)
+        size = capacity(self.outer_steps, int(self.facts["batch_size"]))
+        problem = enlarged(Problem.of(model, jnp.asarray(x), None if y is None else jnp.asarray(y)), size)
+        return problem.in_blocks(self.blocks)
+
+    def store(self, ends: Sequence[int] | None = None) -> HistoryStore:
+        """The recorded rows, with room for those to come if the run gets these lengths."""
+        begun, recorded = self.beginning.facts["begun"], self.beginning.facts["recorded"]
+        every, certify_every = self.identity["record"]["every"], self.identity["certify_every"]
+        planned = recorded_steps(every, certify_every, ends or self.ends, after=begun)
+        return HistoryStore(self.folder, [*recorded, *planned])
+
+    def check_model(self, model: Model) -> None:
+        """Refuse a model other than the run's."""
+        arrays = {name: jnp.asarray(array) for name, array in self.beginning.arrays.items()}
+        few = Problem.of(model, arrays["x"], arrays.get("y"))
+        fingerprint.check_names(few, self.facts)
+        fingerprint.check_values(few, arrays["thetas"], {name: arrays[name] for name in fingerprint.VALUES})
+
+    def progress(self, problem: Problem, plugs: Plugs) -> Progress:
+        """The run as it was when the checkpoint was written."""
+        self.check_model(problem.model)
+        kernel, rule, _ = plugs
+        state = trees.rebuild(self.latest.arrays, state_shapes(problem, self.facts, kernel, rule))
+        arrays = self.beginning.arrays.items()
+        initial = {name.removeprefix(INITIAL): value for name, value in arrays if name.startswith(INITIAL)}
+        rows = self.store().rows(self.outer_steps)
+        return restore(self.facts, self.beginning.facts["attributes"], problem, plugs, state, initial, rows)

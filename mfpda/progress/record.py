@@ -1,0 +1,79 @@
+"""What a run records of its outer steps."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from jax import Array
+
+from mfpda.core import positive_count
+from mfpda.errors import InputError, listed
+from mfpda.problem import Neuron
+
+# gradients: evaluations of grad V per particle in this outer step, including those of the start and of a new V
+OUTER_STATS = (
+    "risk",
+    "second_moment",
+    "stiffness",
+    "particles",
+    "step_size",
+    "inner_steps",
+    "acceptance_rate",
+    "diverging",
+    "gradients",
+    "seconds",
+)
+CERTIFICATE_STATS = ("certified", "gap", "gap_stderr", "gap_upper", "objective", "objective_stderr", "dual_value")
+
+
+@dataclass(frozen=True)
+class Record:
+    """Which outer steps, sites and particles a run records.
+
+    It records every ``every``-th outer step and the last one. ``sites`` and ``particles`` thin the history only: the
+    final particles are always kept whole.
+
+    >>> Record(every=10, sites=("w",), particles=100)
+    Record(every=10, sites=('w',), particles=100)
+    """
+
+    every: int = 1
+    sites: Sequence[str] | None = None
+    particles: int | None = None
+
+    def __post_init__(self):
+        positive_count(self.every, "Record.every")
+        if self.particles is not None:
+            positive_count(self.particles, "Record.particles")
+
+    def kept_sites(self, neuron: Neuron) -> tuple[str, ...]:
+        names = neuron.site_names
+        wanted = tuple(names if self.sites is None else self.sites)
+        unknown = [name for name in wanted if name not in names]
+        if unknown:
+            raise InputError(f"sites of the neuron ({listed(names)}) in Record", listed(unknown), "Correct the names.")
+        return wanted
+
+    def thin(self, sites: Sequence[str], values: Mapping[str, Array]) -> dict[str, np.ndarray]:
+        return {name: np.asarray(values[name][: self.particles]) for name in sites}
+
+
+def recorded_steps(every: int, certify_every: int, ends: Sequence[int], after: int = 0) -> list[int]:
+    """The outer steps after ``after`` that a run records: every ``every``-th, those it certifies, and the last.
+
+    ``ends`` are the lengths that the user asked for, one after another. A step that was once the last stays recorded.
+
+    >>> recorded_steps(3, 0, [4, 7])
+    [3, 4, 6, 7]
+    """
+    certified = lambda t: certify_every > 0 and t % certify_every == 0  # noqa: E731
+    return [t for t in range(after + 1, max(ends) + 1) if t % every == 0 or certified(t) or t in ends]
+
+
+class Row(NamedTuple):
+    """The state after one outer step, as recorded."""
+
+    outer_step: int
+    stats: dict[str, float]
+    particles: Mapping[str, np.ndarray]

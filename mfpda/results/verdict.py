@@ -1,0 +1,160 @@
+"""Whether a run has reached the global optimum, and if not, why: an answer in words."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from mfpda import sampling
+from mfpda.core import as_key, positive
+from mfpda.errors import Advised, CertificateStatus, InputError, Status
+from mfpda.judging import Certificate, SteinTest, certificate, stein_test
+from mfpda.kernels import AUTO, step_size_of, with_step_size
+from mfpda.problem import predictions
+from mfpda.results.fit import Fit, as_tempering
+from mfpda.sampling import Tempering, tuning
+
+COARSE = 0.2  # an excess of the Stein test that matters; "auto" step sizes aim at 0.05
+UNLIKELY = 3.3  # times the Monte Carlo error: at most one run in 1000 predicts that far off by chance
+
+
+class Finding(Advised):
+    """What a verdict finds."""
+
+    CONVERGED = "converged", "Use fit.sample for fresh particles of the fitted density."
+    TOO_COARSE = "kernel too coarse", 'Make its step_size smaller (or "auto"), or use an adjusted kernel such as MALA.'
+    TOO_SLOW = "kernel too slow", 'Take more inner_steps or longer ones (step_size="auto"), or use start="temper".'
+    NO_NOISE = "kernel without noise", "It minimises V and samples nothing. Use a kernel such as ULA or MALA."
+    STUCK = (
+        "stuck in modes",
+        "Use start=Temper(), which draws fresh particles in all modes at every outer step. Use an adjusted kernel too: "
+        "a small bias is enough to shift mass between modes.",
+    )
+    STOPPED_EARLY = (
+        "stopped before its stiffness",
+        "Dual averaging overshoots with any kernel until t has passed the stiffness. Take more outer_steps, or change "
+        "the problem to a higher temperature.",
+    )
+    STILL_MOVING = (
+        "still moving",
+        "Take more outer_steps: fit(..., resume=this_fit). If the gap no longer falls, its floor is the particles' "
+        "noise times the stiffness: take more particles. With batches, g may also be a poor dual of a good density.",
+    )
+    UNDECIDED = "undecided", "verdict and certify take particles= and temper=."
+    BROKEN_OFF = "broken off", "Remove the cause, then judge again."
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Verdict:
+    """The findings on a run, the main one first, and the numbers behind them. It prints as words.
+
+    ``share`` is the upper bound on the gap divided by L(p0) - D(g), all that could be won. ``distance`` is how far the
+    particles predict from fresh samples of the same potential, and ``noise`` how far they would by chance.
+    """
+
+    findings: tuple[Finding, ...]
+    certificate: Certificate
+    stein: SteinTest
+    share: float
+    distance: float
+    noise: float
+    stiffness: float
+    outer_steps: int
+    status: Status
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{finding.value.capitalize()}. {self._evidence(finding)}" for finding in self.findings)
+
+    def _evidence(self, finding: Finding) -> str:
+        judged, stein = self.certificate, self.stein
+        share = f"{self.share:.1%} of what" if self.share < 1 else "more than all that"
+        gap = f"L(q_g) is at most {judged.upper:.2g} above the optimum, {share} could be won"
+        apart = f"they predict {self.distance:.2g} away from fresh samples of it (chance: {self.noise:.1g})"
+        test = f"the Stein test of their law has p = {stein.p_value:.2g}"
+        off = f"The particles do not have the law of their own potential V: {test}, E[(theta - mean) . grad V] / p is "
+        off += f"{1 + stein.excess:.2f} +- {stein.excess_stderr:.2f} (1 is right)"
+        off += f", and {apart}." if np.isfinite(self.noise) else "."
+        nearby = f"The particles have the right law nearby ({test}) but in wrong proportions between modes of their"
+        undecided = f"No certificate: {judged.status.value}. {judged.status.advice}"
+        if judged.status is CertificateStatus.CERTIFIED:
+            undecided = f"The gap is {judged.gap:.2g} +- {judged.stderr:.1g}, but its upper bound is too far above it."
+        own = f"{judged.particle_distance:.2g} away from q_g (chance: {judged.particle_noise:.1g})"
+        evidence = {
+            Finding.CONVERGED: f"{gap}. The run's own particles predict {own}.",
+            Finding.TOO_COARSE: off,
+            Finding.TOO_SLOW: f"{off} The step size is not too long, so the steps are too few or too short.",
+            Finding.NO_NOISE: off,
+            Finding.STUCK: f"{nearby} potential: {apart}.",
+            Finding.STOPPED_EARLY: f"{gap}, at outer step {self.outer_steps} of a stiffness of {self.stiffness:.3g}.",
+            Finding.STILL_MOVING: f"{gap}, and the particles follow their potential.",
+            Finding.UNDECIDED: undecided,
+            Finding.BROKEN_OFF: f"It {self.status.value} after outer step {self.outer_steps}. {self.status.advice}",
+        }
+        return f"{evidence[finding]} {finding.advice}"
+
+
+def verdict(key: Array, fit: Fit, tolerance: float = 0.05, **certifying: Any) -> Verdict:
+    """Judge whether a run has reached the global optimum, and if not, say why and what to do. It prints as words.
+
+    A run has converged if the upper bound of ``fit.certify`` is at most ``tolerance`` times L(p0) - D(g), all that
+    could be won over the prior. It is undecided if only the gap is that small. Particles are compared with their last
+    potential. If the Stein test rejects their law, or its excess is large, the kernel is too coarse if its step is
+    longer than "auto" would make it, and too slow otherwise. If their law passes but they predict further from fresh
+    tempered samples than chance allows, they are stuck in modes. Dual averaging has stopped early if it has not
+    converged before t passed its stiffness. ``certifying`` are arguments of ``fit.certify``.
+    """
+    if not isinstance(fit, Fit):
+        raise InputError("a Fit", type(fit).__name__, "Pass what fit or load returned: its model is needed.")
+    certify_key, stein_key, temper_key, prior_key, tune_key = jax.random.split(as_key(key), 5)
+    positive(tolerance, "tolerance")
+    judged = fit.certify(certify_key, **certifying)
+    problem = fit.problem.in_blocks(fit.progress.blocks_for(judged.particles))
+    potential = fit.last_potential.in_blocks(problem.blocks)
+    stein = stein_test(stein_key, fit.thetas, potential)
+    particles, replicates = judged.particles, judged.replicates
+    tempering = as_tempering(certifying.get("temper") or Tempering())
+    fresh = certificate.sampled(temper_key, potential, tempering, replicates, particles)
+    own = predictions(potential.problem, fit.thetas)
+    distance = float(jnp.sqrt(jnp.mean(jnp.square(own - fresh.mean))))
+    # particles that share ancestors are as noisy as one of the replicates
+    own_noise = (fresh.between * particles if fit.start.resamples else fresh.within) / len(fit.thetas)
+    noise = float(jnp.sqrt(jnp.mean(own_noise + fresh.between / replicates)))
+
+    draws = sampling.draw_prior(prior_key, particles, problem)
+    to_win = float(problem.risk(predictions(problem, draws))) - judged.dual_value
+    share, gap_share = ((number / to_win if to_win > 0 else np.inf) for number in (judged.upper, judged.gap))
+    stiffness = max([judged.stiffness, *(row.stats["stiffness"] for row in fit.rows[-1:])])
+
+    converged, certified = share <= tolerance, judged.status is CertificateStatus.CERTIFIED
+    undecided = not certified or (gap_share <= tolerance and not converged)
+    wrong = stein.rejected or abs(stein.excess) > max(COARSE, UNLIKELY * stein.excess_stderr)
+    trusted = fresh.status is CertificateStatus.CERTIFIED
+    found = {
+        Finding.UNDECIDED: undecided,
+        Finding.CONVERGED: converged,
+        (_why_wrong(tune_key, fit) if wrong else Finding.TOO_SLOW): wrong,
+        Finding.STUCK: trusted and not wrong and distance > UNLIKELY * noise,
+        Finding.STOPPED_EARLY: fit.rule.overshoots and fit.outer_steps < stiffness and not (converged or undecided),
+    }
+    findings = [finding for finding, seen in found.items() if seen] or [Finding.STILL_MOVING]
+    findings = [Finding.BROKEN_OFF] if fit.status in (Status.DIVERGED, Status.FAILED) else findings
+    return Verdict(tuple(findings), judged, stein, share, distance, noise, stiffness, fit.outer_steps, fit.status)
+
+
+def _why_wrong(key: Array, fit: Fit) -> Finding:
+    """Find why particles do not have the law of their potential: steps too long, and so biased, or too slow."""
+    kernel = fit.kernel
+    if not kernel.samples:
+        return Finding.NO_NOISE
+    if kernel.adjusted:
+        return Finding.TOO_SLOW
+    curvature = tuning.curvature(key, fit.last_potential, fit.thetas)
+    try:
+        chosen = step_size_of(with_step_size(kernel, AUTO).tuned(curvature))
+    except (InputError, TypeError):  # the kernel cannot choose a step size, so there is none to compare with
+        return Finding.TOO_COARSE
+    used = fit.rows[-1].stats["step_size"] if fit.rows else np.nan
+    return Finding.TOO_COARSE if used > 2 * float(chosen) else Finding.TOO_SLOW

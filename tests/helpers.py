@@ -1,0 +1,126 @@
+"""Problems and comparisons that several test files share."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import xarray as xr
+
+import mfpda
+from mfpda.persistence import provenance
+from mfpda.problem import Problem
+from mfpda.progress import Progress, Settings, initial_state
+from mfpda.sampling import tuning
+
+NEURONS = {
+    "tanh_squared": lambda theta, x: jnp.tanh(theta["w"] * x[0] + theta["b"]),
+    "tanh_logistic": lambda theta, x: 5 * jnp.tanh(theta["w"] * x[0] + theta["b"]),
+    "sine_squared": lambda theta, x: 2 * jnp.sin(theta["w"] * x[0]) * jnp.tanh(theta["b"]),
+}
+LOSSES = {"squared": mfpda.losses.Squared(), "logistic": mfpda.losses.Logistic()}
+WIDE_BOUNDS = {"tanh_squared": (-4, 4), "tanh_logistic": (-14, 14), "sine_squared": (-18, 18)}
+
+
+def reference(name):
+    """A reference problem: its model, its data, its exact optimum, and bounds that hold its Gibbs densities."""
+    stored = json.loads((Path(__file__).parent / "references" / f"{name}.json").read_text())
+    prior = dist.Normal(0, stored["prior_scale"])
+    model = mfpda.Model.from_function(
+        NEURONS[name], {"w": prior, "b": prior}, LOSSES[stored["loss"]], stored["temperature"]
+    )
+    optimum = SimpleNamespace(**stored["optimum"])
+    optimum.predictions = np.asarray(optimum.predictions).ravel()
+    return SimpleNamespace(
+        model=model,
+        data=(np.asarray(stored["x"]), np.asarray(stored["y"])),
+        optimum=optimum,
+        temperature=stored["temperature"],
+        bounds=WIDE_BOUNDS[name],
+    )
+
+
+def single_index(n=1000, d=50):
+    """The sign of one direction, at the lambda1 and lambda2 of the paper's Appendix F.1."""
+    random = np.random.default_rng(0)
+    x = random.standard_normal((n, d))
+    prior, temperature = mfpda.penalty(lambda1=1e-2, lambda2=5e-4)
+    sites = {"w": prior.expand([d]).to_event(1), "b": prior}
+    h = lambda theta, x: jnp.tanh(x @ theta["w"] + theta["b"])  # noqa: E731
+    return mfpda.Model.from_function(h, sites, mfpda.losses.Squared(), temperature), (x, np.sign(x[:, 0]))
+
+
+def normal_potential(scale, dimensions=1):
+    """-log p0 of a centred normal prior."""
+    sites = {"w": dist.Normal(0, scale).expand([dimensions]).to_event(1)}
+    h = lambda theta, x: jnp.sum(theta["w"]) * x  # noqa: E731
+    model = mfpda.Model.from_function(h, sites, mfpda.losses.Squared(), 1.0)
+    return Problem.of(model, jnp.ones(1)).prior_potential()
+
+
+def draw(key, batch_size):
+    x = jax.random.normal(key, (batch_size, 1))
+    return x, jnp.sin(x[:, 0])
+
+
+def same(fit, other):
+    """Equal in every bit that a run leaves behind, but for its clock."""
+    for ours, theirs in zip(jax.tree.leaves(fit.state), jax.tree.leaves(other.state), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert [row.outer_step for row in fit.rows] == [row.outer_step for row in other.rows]
+    for name in fit.groups["outer_stats"].data_vars:
+        if name != "seconds":
+            np.testing.assert_array_equal(fit.groups["outer_stats"][name], other.groups["outer_stats"][name])
+    xr.testing.assert_identical(
+        fit.groups["particle_history"].load().drop_attrs(), other.groups["particle_history"].load().drop_attrs()
+    )
+    for name, value in fit.progress.initial.items():
+        np.testing.assert_array_equal(value, other.progress.initial[name])
+
+
+def begun(model, x, y, *, rule=mfpda.DualAveraging(), kernel=mfpda.ULA(0.1), batch_size=None, is_stream=False):
+    """A run of five particles before its first outer step, made without ``fit``."""
+    problem = Problem.of(model, jnp.asarray(x, float), None if y is None else jnp.asarray(y, float))
+    batch = None if batch_size is None else jnp.arange(batch_size)
+    planned, start = tuning.plan(kernel, 1)[0], mfpda.Warm()
+    drawn = jax.jit(initial_state, static_argnames="particles")
+    state = drawn(jax.random.key(0), problem, batch, planned, rule, particles=5)
+    return Progress(
+        problem=problem,
+        rule=rule,
+        kernel=planned,
+        start=start,
+        settings=Settings(
+            rule=repr(rule), overshoots=rule.overshoots, kernel=repr(kernel), start=repr(start), particles=5,
+            outer_steps=4, inner_steps=3, batch_size=batch_size, memory=0.5, block_rows=None,
+        ),
+        is_stream=is_stream,
+        provenance=provenance(jax.random.key(0), model),
+        t=0,
+        inner_steps=0,
+        state=state,
+        initial={name: np.asarray(value) for name, value in problem.constrain(state.ensemble.theta).items()},
+        rows=(),
+    )  # fmt: skip
+
+
+MODEL_FILE = """
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+import mfpda
+
+def neuron(x):
+    return 2 * jnp.tanh(x * numpyro.sample("w", dist.Normal(0, 1)) + numpyro.sample("b", dist.Normal(0, 1)))
+
+model = mfpda.Model(neuron, mfpda.losses.Squared(), 0.02)
+
+def data(key):
+    x = jnp.linspace(-2, 2, 30)
+    return x, jnp.sin(x)
+
+settings = {"particles": 20, "outer_steps": 4, "inner_steps": 3}
+"""
