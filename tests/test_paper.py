@@ -13,7 +13,7 @@ from mfpda.cli import STUDY, _module
 from mfpda.engine import outer_step
 
 FOLDER = Path(__file__).parents[1] / "models" / "paper"
-README = Path(__file__).parents[1] / "README.md"
+README = FOLDER / "README.md"
 # Of every study, the claims (by their place) whose direction the quick size is enough to see.
 SAFE = {
     "alignment": [0],
@@ -88,7 +88,7 @@ def test_the_full_study_is_kept_with_what_it_takes_to_make_it_again(name):
     assert {"seeds", "seconds", "mfpda_version", "jax_version", "numpyro_version"} <= set(dataset.attrs)
     held = [claim.holds is True for claim in module.claims(dataset)]
     (row,) = [line for line in README.read_text().splitlines() if f"models/paper/{name}.py" in line and "|" in line]
-    assert f"{sum(held)} of {len(held)}" in row  # what the README says of it
+    assert f"{sum(held)} of {len(held)}" in row  # what the table of the studies says of it
     assert module.figure(dataset).axes
 
 

@@ -5,6 +5,9 @@ import re
 from pathlib import Path
 
 from mfpda.cli import _parser
+from mfpda.kernels import KERNELS
+from mfpda.rules import RULES
+from mfpda.starts import STARTS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -24,10 +27,13 @@ def test_the_run_command_parses_and_names_files_that_exist():
     assert (ROOT / options.file).is_file()
 
 
-def test_links_and_rooms_exist():
-    for target in re.findall(r"\]\(([^)]+)\)", README):
-        assert (ROOT / target).exists(), target
-    for cell in re.findall(r"^\| (`.*?) \|", README, re.MULTILINE):
-        names = re.findall(r"`([\w/]+(?:\.py|/))`", cell)
-        for name in names:
-            assert (ROOT / name).exists() or (ROOT / "mfpda" / name).exists(), name
+def test_there_is_one_test_command():
+    (section,) = re.findall(r"^## Test$(.*?)^## ", README, re.DOTALL | re.MULTILINE)
+    (command,) = re.findall(r"^```bash\n(.*?)\n```$", section, re.DOTALL | re.MULTILINE)
+    assert command == 'pip install -e ".[test]" && pytest'
+
+
+def test_the_table_of_plugs_has_every_rule_start_and_kernel_of_our_own():
+    named = set(re.findall(r"^\| \w* ?\| `(\w+)` \|", README, re.MULTILINE))
+    ours = {name for name in KERNELS if ":" not in name}
+    assert {*RULES, *STARTS, *ours} <= named
