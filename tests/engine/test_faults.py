@@ -34,6 +34,7 @@ def alone(tmp_path_factory):
     return left_alone(tmp_path_factory.mktemp("alone"), stream=False, **sizes)
 
 
+@pytest.mark.slow
 def test_five_kills_at_random_moments(alone, tmp_path):
     report = kill_and_resume(tmp_path, *alone, kills=5, seed=1)
     assert report.rows == 400

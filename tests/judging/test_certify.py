@@ -57,7 +57,7 @@ def weighing(problem, counts):
     return replace(problem, weights=jnp.asarray(weights))
 
 
-@pytest.mark.parametrize("dimensions", [2, 12])
+@pytest.mark.parametrize("dimensions", [pytest.param(2, marks=pytest.mark.slow), 12])
 def test_an_example_of_double_weight_is_two_examples(dimensions):
     """The same random numbers lead to the same certificate, but for rounding; without the weights they do not."""
     with jax.enable_x64(True):

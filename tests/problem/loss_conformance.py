@@ -33,11 +33,11 @@ def check_fenchel_young(loss, labels=LABELS, predictions=PREDICTIONS):
     """l(z) + l*(g) >= g . z for every g = l'(u), with equality at u = z."""
     with jax.enable_x64(True):
         for y in map(jnp.asarray, labels):
-            zs = [jnp.asarray(z, float) for z in predictions]
-            duals = [loss.derivative(z, y) for z in zs]
-            conjugates = np.array([loss.conjugate(g, y) for g in duals])
+            zs = jnp.asarray(predictions, float)
+            duals = jnp.stack([loss.derivative(z, y) for z in zs])
+            conjugates = np.asarray(jax.jit(jax.vmap(loss.conjugate, in_axes=(0, None)))(duals, y))
             values = np.array([loss.value(z, y) for z in zs])
-            products = np.array([[jnp.sum(g * z) for z in zs] for g in duals])
+            products = np.asarray(duals.reshape(len(zs), -1) @ zs.reshape(len(zs), -1).T)
             slack = values[None] + conjugates[:, None] - products
             assert np.all(np.isfinite(conjugates))
             assert np.all(slack >= -1e-6)
@@ -49,11 +49,11 @@ def check_convexity_is_declared_truly(loss, labels=LABELS, predictions=PREDICTIO
     if not loss.convex:
         return
     for y in map(jnp.asarray, labels):
-        for a in predictions:
-            for b in predictions:
-                a, b = jnp.asarray(a, float), jnp.asarray(b, float)
-                middle = loss.value((a + b) / 2, y)
-                assert middle <= (loss.value(a, y) + loss.value(b, y)) / 2 + 1e-5 * (1 + abs(middle))
+        zs = jnp.asarray(predictions, float)
+        between = (zs[:, None] + zs[None]) / 2
+        at = jax.vmap(loss.value, in_axes=(0, None))
+        ends, middle = at(zs, y), jax.vmap(at, in_axes=(0, None))(between, y)
+        assert jnp.all(middle <= (ends[:, None] + ends) / 2 + 1e-5 * (1 + jnp.abs(middle)))
 
 
 def check_equal_settings_are_equal(loss, **_):
