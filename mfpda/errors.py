@@ -74,11 +74,11 @@ class CertificateStatus(Advised):
     )
     HEAVY_TAILED = (
         "a few outputs outweigh all others",
-        "No sample shows the error of such means. Bound h(theta, x), as the paper assumes: use tanh, for example.",
+        "A sample cannot show the error of such means. Bound h(theta, x), as the paper assumes: use tanh, for example.",
     )
     INFEASIBLE = (
         "the dual lies outside the domain of the loss's conjugate",
-        "The dual value is -infinity, a valid but useless bound. Give averages of l'(z, y).",
+        "The dual value is -infinity, a valid but useless bound. Give a dual of averages of l'(z, y), like fit.dual.",
     )
     NOT_CONVEX = "the loss is not convex", "The gap then bounds nothing. Use a convex loss to claim global optimality."
 

@@ -238,9 +238,9 @@ class Quadrature:
     def optimum(self, tolerance: float = 1e-10) -> Optimum:
         """Maximise D by L-BFGS, to a duality gap of at most ``tolerance``.
 
-        The first search is over u with g_i = l'(u_i, y_i), which is feasible for every u. On flat pieces of a loss (the
-        smoothed hinge), l'' = 0 hides the residual. The second search is over g itself, in the box that contains the
-        conjugate's domain.
+        The first search is over u with g_i = l'(u_i, y_i), which is feasible for every u. On linear pieces of a loss
+        (the smoothed hinge), l'' = 0 and this search has no gradient. The second search is over g itself, in the box
+        that contains the conjugate's domain.
         """
         for search in (self._best_over_predictions, self._best_over_duals):
             g = search()

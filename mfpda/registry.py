@@ -43,7 +43,7 @@ def pytree(cls: Data) -> Data:
 class Plug:
     """Base class of everything that ``fit`` can swap.
 
-    A subclass becomes a frozen dataclass and a pytree by itself: declare fields, and write no decorator. A field is a
+    Every subclass is made a frozen dataclass and a pytree: declare fields, and write no decorator. A field is a
     leaf (see ``pytree``), so its number can change without a recompilation.
     """
 
@@ -133,7 +133,7 @@ class Registry(dict[str, Callable[..., AnyPlug]], Generic[AnyPlug]):
         name, settings = description["name"], description["settings"]
         lost = [key for key, value in settings.items() if isinstance(value, dict) and not self._can_rebuild(key, value)]
         if lost or not self.knows(name):
-            found = f"a run made with {name}" + (f" and a {listed(lost)} that is code of yours" if lost else "")
+            found = f"a run made with {name}" + (f" and a {listed(lost)} that is your own code" if lost else "")
             advice = f"Pass the one it was made with: load(path, model, {self.kind}=...)."
             raise InputError(f"a registered {self.kind} ({listed(self)})", found, advice)
         parts = {key: table.rebuild(settings[key]) for key, table in self.parts.items() if key in settings}

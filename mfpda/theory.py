@@ -278,10 +278,10 @@ def contracting_warm_start_gap(
     plan = _plan(step_sizes, inner_steps)
     for t, (eta, steps) in enumerate(plan, start=1):
         if eta > largest:
-            raise InputError(f"step sizes <= {largest:.4g}", f"{eta} at outer step {t}", "Or use warm_start_gap.")
+            raise InputError(f"step sizes <= {largest:.4g}", f"{eta} at outer step {t}", "Else use warm_start_gap.")
         fewest = 3 * lambda2 * math.log(4) / (m * eta)
         if steps < fewest:
-            raise InputError(f"inner steps >= {fewest:.4g}", f"{steps} at outer step {t}", "Or use warm_start_gap.")
+            raise InputError(f"inner steps >= {fewest:.4g}", f"{steps} at outer step {t}", "Else use warm_start_gap.")
     return (1 + 4 / m) * _width(particles, delta, len(plan))
 
 

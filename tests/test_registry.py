@@ -260,8 +260,8 @@ def test_numbers_of_jax_and_arrays_are_kept_as_numbers():
     ("table", "plug", "message"),
     [
         (TOOLS, Heavy(), r"a registered tool \('hammer', .*found a run made with Heavy\..*load\(path, model, tool="),
-        (TOOLS, Hammer(lambda t: t), "found a run made with hammer and a 'weight' that is code of yours"),
-        (BOXES, Box(Heavy()), "found a run made with box and a 'tool' that is code of yours"),
+        (TOOLS, Hammer(lambda t: t), "found a run made with hammer and a 'weight' that is your own code"),
+        (BOXES, Box(Heavy()), "found a run made with box and a 'tool' that is your own code"),
     ],
     ids=["class", "setting", "part"],
 )

@@ -102,7 +102,7 @@ def positive(number: object, name: str) -> float:
 def check_share(share: object) -> None:
     """Refuse a number that is not between 0 and 1. Values of other types, such as tracers, pass unchecked."""
     if isinstance(share, (int, float, str)) and not 0 < positive(share, "share") < 1:
-        raise InputError("a share between 0 and 1", repr(share), "For example, 0.5 lets weights halve the sample.")
+        raise InputError("a share between 0 and 1", repr(share), "0.5 keeps half the effective sample size.")
 
 
 def positive_count(number: object, name: str) -> int:

@@ -58,14 +58,14 @@ def fit(
             and must not change while its fit is in use. Other arrays are copied once.
         rule: how linearisations are combined: an object or a registered name. "auto" chooses by the problem, and says
             what it chose and why.
-        kernel: how the Gibbs density is sampled: an object or a registered name. By default the rule's own choice,
+        kernel: how the Gibbs density is sampled: an object or a registered name. By default the rule's own choice:
             ``ULA()``, or ``MALA()`` for ``DualNewton`` and ``DualCoordinateAscent``.
-        start: where particles begin each outer step: an object or a registered name. By default the rule's own choice,
-            ``Warm()``, or ``Reweight()`` for those two rules.
+        start: where particles begin each outer step: an object or a registered name. By default the rule's own choice:
+            ``Warm()``, or ``Reweight()`` for ``DualNewton`` and ``DualCoordinateAscent``.
         particles: M, the number of particles.
         outer_steps: the number of outer steps in all. A resumed run takes those that are missing.
-        inner_steps: kernel steps per outer step, or a schedule of t. By default 20, or 10 for those two rules.
-        batch_size: None for the full batch, else the size of the batches of a shuffled epoch. 50 in a stream.
+        inner_steps: kernel steps per outer step, or a schedule of t. By default 20, or 10 for the two rules just named.
+        batch_size: None for the full batch, else the size of the batches of a shuffled epoch. Streams: 50 by default.
         record: which outer steps, sites and particles are recorded.
         metrics: functions of ``predict``, evaluated at recorded steps and recorded in ``outer_stats``.
         certify_every: the number of outer steps between certificates. The last step also gets one. Their gaps are
@@ -88,7 +88,7 @@ def fit(
             device alone, or all devices of all processes if ``jax.distributed`` is initialised. The arrays of the fit
             are on one device.
         progress: show a progress bar. With several processes only process 0 shows one.
-        throw: raise an error when the run fails, with the fit so far on it. Otherwise return the fit with its status.
+        throw: raise an error when the run fails, with the fit so far as ``.fit``. Otherwise return that fit.
 
     >>> import jax.numpy as jnp, numpyro, numpyro.distributions as dist, mfpda
     >>> def neuron(x):

@@ -299,7 +299,7 @@ def _check_metrics(metrics: Metrics | None, rule: Rule) -> Metrics:
         )
     odd = [name for name in metrics if not isinstance(name, str) or "/" in name]
     if odd:
-        raise InputError("names of metrics that are strings without '/'", listed(odd), "Netcdf has no other names.")
+        raise InputError("names of metrics that are strings without '/'", listed(odd), "NetCDF allows no others.")
     recorded = OUTER_STATS + CERTIFICATE_STATS + tuple(rule.stats(rule.init(1, ())))
     taken = [name for name in metrics if name in recorded]
     if taken:

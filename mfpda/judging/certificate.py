@@ -40,9 +40,9 @@ HEAVIEST = 0.1  # the largest share of one particle in a variance; above it, the
 class Certificate:
     """The numbers of a certificate. They belong to q_g, the fitted density. ``print`` shows them in words.
 
-    ``gap`` estimates (FY), which is at least L(q_g) - L*. ``stderr`` is its standard error, and ``upper`` a one-sided
-    bound at ``level`` by Student's quantile, which assumes that means over a replicate are nearly normal, as those of
-    bounded outputs are. If ``status`` is not "certified", the numbers are NaN and ``upper`` is infinite.
+    ``gap`` estimates (FY), which is at least L(q_g) - L*. ``stderr`` is its standard error. ``upper`` is a
+    one-sided bound at ``level``, by Student's quantile. It assumes that means over a replicate are nearly normal, as
+    they are for bounded outputs. If ``status`` is not "certified", the numbers are NaN and ``upper`` is infinite.
     """
 
     status: CertificateStatus
@@ -98,7 +98,7 @@ class Certificate:
             lines.append(f"At any input predictions are within {self.prediction_bound:.3g} of the optimum's.")
         lines.append(
             f"The run's particles predict {self.particle_distance:.3g} away from q_g (root mean square; independent "
-            f"draws of it would by {self.particle_noise:.2g}). Stiffness at q_g {self.stiffness:.3g}."
+            f"draws of it would be off by {self.particle_noise:.2g}). Stiffness at q_g {self.stiffness:.3g}."
         )
         return "\n".join([*lines, sampled])
 
@@ -248,7 +248,7 @@ def _check(replicates: int, particles: int, level: float, bound: float | None) -
         expected = f"at least {FEWEST_REPLICATES} replicates"
         raise InputError(expected, str(replicates), "The error is measured between them.")
     if positive_count(particles, "particles") < FEWEST_PARTICLES:
-        advice = "Fewer have a bias that all replicates share, so more replicates do not show it."
+        advice = "Small replicates all have the same bias, which no comparison between them can show."
         raise InputError(f"at least {FEWEST_PARTICLES} particles a replicate", str(particles), advice)
     if not 0.5 <= positive(level, "level") < 1:
         raise InputError("a level between 0.5 and 1", repr(level), "Give 0.99, for example.")

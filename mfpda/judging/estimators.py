@@ -1,7 +1,7 @@
 """Entropy, KL to the prior and the objective of a law, estimated from its particles.
 
-Nearest neighbours need only the particles, but work only in few dimensions: on Gaussians they are off by nats from
-p = 6. Tempering gives KL(q || p0) of a Gibbs density in any dimension, from its log-normaliser. It describes the
+Nearest neighbours need only the particles, but work only in few dimensions: on Gaussians they err by whole nats from
+p = 6 on. Tempering gives KL(q || p0) of a Gibbs density in any dimension, from its log-normaliser. It describes the
 density, not the particles.
 """
 
@@ -50,8 +50,8 @@ def entropy(points: ArrayLike, k: int = 10) -> Estimate:
 
         H = psi(M) - psi(k) + log c_p + (p / M) sum_i log r_i
 
-    (Kozachenko and Leonenko 1987; the paper's estimator, with its k = 10). Points that coincide count once, because a
-    density has none. Above p = 5 the number is not reliable, and a warning says so.
+    (Kozachenko and Leonenko 1987; the paper's estimator, with its k = 10). Points that coincide count once, because
+    draws of a density never coincide. Above p = 5 the number is not reliable, and a warning says so.
 
     >>> points = np.random.default_rng(0).normal(size=(4000, 2))
     >>> H = entropy(points)
@@ -74,7 +74,7 @@ def _entropy_terms(points: ArrayLike, k: int) -> tuple[np.ndarray, np.ndarray]:
         expected, found = f"more than k = {k} distinct points", f"{count} distinct of {len(points)}"
         raise InputError(expected, found, "Use more particles, or a smaller k.")
     if p > MOST_DIMENSIONS:
-        warning = f"Nearest neighbours in {p} dimensions are nats away from the entropy (10 at p = 51, 226 at p = 785)."
+        warning = f"In {p} dimensions nearest neighbours miss the entropy by whole nats (10 at p = 51, 226 at p = 785)."
         advice = "Use the KL of a certificate, or estimators.kl_to_prior: they temper instead."
         warnings.warn(f"{warning} {advice}", HighDimensionWarning, stacklevel=3)
     reach = cKDTree(distinct).query(distinct, k + 1)[0][:, -1]

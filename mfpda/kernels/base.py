@@ -53,7 +53,7 @@ class Kernel(Plug):
     theta is one flat vector in unconstrained space, with the sites in the order of their declaration.
     ``potential(theta)`` is V there, and the density is exp(-V). ``jax.value_and_grad(potential)`` also gives grad V.
 
-    A subclass is a frozen dataclass and a pytree by itself. It must define ``init`` and ``step``; everything else has a
+    Every subclass is made a frozen dataclass and a pytree. It must define ``init`` and ``step``; everything else has a
     default. If theta would not stay finite, the particle stays and the step reports ``diverging``. For example:
 
     >>> import jax, jax.numpy as jnp, mfpda
@@ -110,7 +110,7 @@ class Kernel(Plug):
         """Return the kernel with numbers in place of "auto", for a V of this curvature.
 
         For an adjusted kernel this is where tuning begins, by default at 1 / sqrt(curvature). For an unadjusted kernel
-        it is the step size itself. There is no default, so "auto" is refused for a kernel that does not define it.
+        it is the step size itself, without a default: if the kernel lacks this method, "auto" is refused.
         """
         if not self.adjusted:
             advice = f"{type(self).__name__} defines no tuned(curvature) to choose one."

@@ -109,7 +109,7 @@ class FromBlackJAX(Adapter):
         return after, KernelInfo(energy, acceptance, diverging, getattr(info, "num_integration_steps", 1))
 
     def tuned(self, curvature: Array) -> "FromBlackJAX":
-        """Begin tuning at 0.5 / curvature for mala, whose step is a step of ULA, and at its root for the others."""
+        """Begin tuning at 0.5 / curvature for mala, whose step is ULA's, and at the square root of that for others."""
         step = 0.5 / curvature
         return replace(self, step_size=step if self.algorithm == "mala" else jnp.sqrt(step))
 

@@ -16,8 +16,8 @@ class StochasticGradient(ULA):
         theta <- theta - eta grad V_m(theta) + sqrt(2 eta) xi,      E V_m = V.
 
     V_m has m anchors, drawn for every step in proportion to the size of their coefficients and shared by all particles
-    (``GibbsPotential.thinning``). So the cost of a step does not grow with the number of anchors, as it does for other
-    kernels in a Stream. With at most m anchors this is ULA.
+    (``GibbsPotential.thinning``). So the cost of a step does not grow with the number of anchors. For other kernels
+    in a Stream it does. With at most m anchors this is ULA.
 
     Let grad V_m have variance v along a direction in which V is quadratic with curvature k. The stationary variances of
     a particle and of the mean of M particles are

@@ -30,7 +30,7 @@ class Underdamped(Kernel):
 
         v <- v - h grad V(theta),  theta <- theta + (h/2) v,  v <- f2 v + sqrt(1 - f2^2) xi,  theta <- theta + (h/2) v.
 
-    This joins its two half kicks into one, so a step costs one gradient. The positions are the same. The stationary law
+    The two half kicks become one here, so a step costs one gradient. The positions are the same. The stationary law
     of theta has a bias of O(h^2), and none on a Gaussian.
 
     ``integrator="frozen_force"`` is the one the paper cites (Cheng, Chatterji, Bartlett and Jordan 2018): the exact
@@ -71,7 +71,7 @@ class Underdamped(Kernel):
     def tuned(self, curvature: Array) -> "Underdamped":
         """Return the kernel with numbers in place of "auto". With w = sqrt(curvature), h = 1 / w and friction is w / 2.
 
-        With a frozen force h = 0.2 / w, and friction is 2 w as Cheng's. Variance is then 5 % too large, as ULA's is.
+        With a frozen force, h = 0.2 / w and friction is 2 w, as in Cheng et al. Variance is then 5 % too large.
         """
         w = jnp.sqrt(curvature)
         h, g = (1 / w, w / 2) if self.integrator == "baoab" else (0.2 / w, 2 * w)

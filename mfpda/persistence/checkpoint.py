@@ -58,7 +58,7 @@ class Checkpoint:
         return Path(os.path.abspath(self.folder))
 
     def holds(self, folder: Path) -> bool:
-        """Whether this is its folder."""
+        """Whether this checkpoint is in ``folder``."""
         return self.path.resolve() == folder.resolve()
 
 

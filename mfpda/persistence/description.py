@@ -111,7 +111,7 @@ def rebuild_plugs(facts: Facts, kernel: object, rule: object, start: object) -> 
 def _rebuild(registry: Registry, description: Description, given: object) -> Any:
     plug = registry.rebuild(description) if given is None else registry.resolve(given)
     if registry.name_of(plug) != description["name"]:
-        found, advice = registry.name_of(plug), f"Pass the {registry.kind} it was made with, or none."
+        found, advice = registry.name_of(plug), f"Pass the {registry.kind} that the run was made with, or leave it out."
         raise InputError(f"the {registry.kind} of the run, {description['name']}", found, advice)
     return plug
 

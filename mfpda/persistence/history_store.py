@@ -92,7 +92,7 @@ class HistoryStore:
             for k, t in enumerate(done):
                 whole = all(self._has(k, FOLDER, HISTORY, name) for name in self.sites)
                 if not whole or np.isnan(values[k, names.index("risk")]):
-                    raise ValueError(f"outer step {t} is not whole")
+                    raise ValueError(f"outer step {t} is incomplete")
                 rows.append(Row(t, dict(zip(names, values[k].tolist(), strict=True)), StoredParticles(self, k)))
             return rows
 
@@ -143,7 +143,7 @@ class HistoryStore:
             for name, array in self._group(ANCHORS).arrays():
                 missing = [t for t in range(1, last + 1) if not self._has(t - 1, ANCHORS, name)]
                 if missing:
-                    raise ValueError(f"batch {missing[0]} is not whole")
+                    raise ValueError(f"batch {missing[0]} is incomplete")
                 batches = np.asarray(array[:last])
                 whole[name] = batches.reshape(-1, *batches.shape[2:])
         return whole["x"], whole.get("y")

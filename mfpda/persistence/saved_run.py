@@ -31,7 +31,7 @@ class SavedRun(NamedTuple):
             advice = "Load a saved fit with mfpda.load(path, model)."
             raise InputError("a Fit to resume, or the folder of a checkpoint", f"the file {str(folder)!r}", advice)
         if not path.is_dir():
-            advice = "A run makes it when it begins: fit(..., checkpoint=folder). Before that, nothing was done."
+            advice = "fit(..., checkpoint=folder) makes it at the start. Without it there is nothing to resume."
             raise InputError("the folder of a checkpoint", f"no folder at {str(folder)!r}", advice)
         saved = cls(path, *(container.read(path / name) for name in (checkpoint.BEGINNING, checkpoint.CHECKPOINT)))
         if saved.beginning.facts["run"] != saved.latest.facts["run"]:

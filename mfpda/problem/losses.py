@@ -30,7 +30,7 @@ Function = Callable[..., Array]  # (z, y) -> scalar
 class Loss:
     """A loss l(z, y). A subclass must define ``value``; everything else has a default.
 
-    A subclass becomes a frozen dataclass by itself, so two losses with the same settings are equal and compile once.
+    Every subclass is made a frozen dataclass, so two losses with the same settings are equal and compile once.
     Set ``convex = True`` if the loss is convex in z. Otherwise a few points are tried, and a loss that is not convex
     there brings a warning and no certificate.
 
@@ -46,6 +46,8 @@ class Loss:
     convex = False
 
     def __init_subclass__(cls) -> None:
+        if "value" in vars(cls) and "convex" not in vars(cls):
+            cls.convex = False  # another value does not inherit the claim
         if "__init__" not in vars(cls):
             dataclass(frozen=True)(cls)
 
@@ -67,7 +69,7 @@ class Loss:
         return -jnp.inf, jnp.inf
 
     def projected(self, g: ArrayLike, y: Label) -> Array:
-        """Move a dual that left the domain by rounding back into it."""
+        """Move a dual back into the domain if rounding took it out."""
         return jnp.clip(_floating(g), *self.domain(y))
 
     def strong_convexity(self, bound: float) -> float:
@@ -281,7 +283,7 @@ def _required(y: object, what: str, ndim: int | None = None) -> np.ndarray:
 
 def _refuse(y: np.ndarray, wrong: np.ndarray, expected: str, advice: str) -> None:
     if wrong.any():
-        found = f"{int(wrong.sum())} other, the first y[{int(np.argmax(wrong))}] = {y[wrong][0]}"
+        found = f"{int(wrong.sum())} other labels, the first y[{int(np.argmax(wrong))}] = {y[wrong][0]}"
         raise InputError(expected, found, advice)
 
 

@@ -47,8 +47,8 @@ class Fit:
 
         q_g proportional to p0(theta) exp(-(1/T) sum_i weight_i g_i . h(theta, x_i)),
 
-    g the rule's dual, weight 1/n (in a stream, the anchor's share of the average). For dual averaging on the full batch
-    this is the run's last Gibbs potential at gamma = 1.
+    where g is the rule's dual, and weight_i is 1/n (in a stream, the anchor's share of the rule's average). For dual
+    averaging on the full batch this is the run's last Gibbs potential at gamma = 1.
     """
 
     progress: Progress
@@ -66,7 +66,7 @@ class Fit:
 
     @property
     def problem(self) -> Problem:
-        """The problem that q_g is certified for. In a stream its weights are the anchors' shares of the average."""
+        """The problem that q_g is certified for. A stream's weights are the anchors' shares of its rule's average."""
         return self.progress.certified_problem
 
     @property
@@ -116,7 +116,7 @@ class Fit:
 
     @functools.cached_property
     def particles(self) -> dict[str, Array]:
-        """Site name to values on its support, leading axis over the M particles."""
+        """A dict from site name to values on its support. The first axis is over the M particles."""
         return self.problem.constrain(self.thetas)
 
     def predict(self, x: ArrayLike) -> Array:
@@ -127,7 +127,7 @@ class Fit:
 
     @property
     def dual(self) -> Array:
-        """g, per anchor and output: the rule's average of l', or the present l'(z_i) where no batch held i."""
+        """g, per anchor and output: the rule's average of l', or the present l'(z_i) if no batch had anchor i."""
         return self.progress.dual
 
     @property
@@ -143,7 +143,7 @@ class Fit:
     def sample(self, key: Array, num: int) -> dict[str, Array]:
         """Fresh particles of q_g, any number of them, tempered from the prior. The run's particles are not used.
 
-        At least 1000 are tempered, whatever ``num`` is: with few, a step in temperature can be too long without notice.
+        At least 1000 are tempered, whatever ``num`` is: with fewer, too long a step in temperature may go unnoticed.
         """
         key, num = as_key(key), positive_count(num, "num")
         temper_key, choose_key = jax.random.split(key)
@@ -173,9 +173,9 @@ class Fit:
             temper: how to sample q_g. By default the run's ``Temper``, or ``Temper()``.
             replicates: the number of independent samples, at least 4. The error is measured between them.
             particles: the size of each replicate, at least 200. By default the run's M, and at least 1000. More
-                particles sharpen the bound. More replicates do not reduce the bias that few particles share.
+                particles sharpen the bound. More replicates do not reduce the bias of small ones.
             level: the level of the one-sided upper bound.
-            bound: a bound on |h(theta, x)|, if you know one. It bounds predictions everywhere.
+            bound: a bound on |h(theta, x)|, if you know one. With it, predictions are bounded at every input.
 
         A mini-batch run is certified on all its data, a stream on the weighted problem of the anchors it has drawn.
         """

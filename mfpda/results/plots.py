@@ -50,7 +50,7 @@ def trajectories(
 
 
 def stat(inference_data: RunData, name: str = "risk", ax: Axes | None = None) -> Axes:
-    """Plot one number of ``outer_stats`` against the outer step, a line per run. Axes are log-log if it is positive."""
+    """Plot one number of ``outer_stats`` against the outer step, a line per run. Positive numbers have log-log axes."""
     stats = groups_of(inference_data)["outer_stats"]
     if name not in stats:
         raise InputError(f"one of the recorded numbers ({listed(map(str, stats))})", repr(name), "Correct the name.")
@@ -86,7 +86,7 @@ def band(
 def gap(inference_data: RunData, ax: Axes | None = None) -> Axes:
     """Plot the certified gap against the outer step on log-log axes, with guides proportional to 1/t and 1/t^2.
 
-    Each run has a line with a band of one standard error. Its upper bound is thin and dashed. A triangle at the foot
+    Each run has a line with a band of one standard error. Its upper bound is thin and dashed. A triangle at the bottom
     marks a gap of 0.
     """
     stats, ylabel = _certified(inference_data, "gap"), "duality gap, L(q_g) - D(g)"

@@ -26,7 +26,7 @@ class Finding(Advised):
 
     CONVERGED = "converged", "Use fit.sample for fresh particles of the fitted density."
     TOO_COARSE = "kernel too coarse", 'Make its step_size smaller (or "auto"), or use an adjusted kernel such as MALA.'
-    TOO_SLOW = "kernel too slow", 'Take more inner_steps or longer ones (step_size="auto"), or use start="temper".'
+    TOO_SLOW = "kernel too slow", 'Take more inner_steps or longer steps (step_size="auto"), or use start="temper".'
     NO_NOISE = "kernel without noise", "It minimises V and samples nothing. Use a kernel such as ULA or MALA."
     STUCK = (
         "stuck in modes",
@@ -41,9 +41,9 @@ class Finding(Advised):
     STILL_MOVING = (
         "still moving",
         "Take more outer_steps: fit(..., resume=this_fit). If the gap no longer falls, its floor is the particles' "
-        "noise times the stiffness: take more particles. With batches, g may also be a poor dual of a good density.",
+        "noise times the stiffness: take more particles. With batches, even a good density may have a poor dual.",
     )
-    UNDECIDED = "undecided", "verdict and certify take particles= and temper=."
+    UNDECIDED = "undecided", "Give verdict or certify more particles=, or temper=Temper(moves=20)."
     BROKEN_OFF = "broken off", "Remove the cause, then judge again."
 
 
@@ -51,8 +51,8 @@ class Finding(Advised):
 class Verdict:
     """The findings on a run, the main one first, and the numbers behind them. It prints as words.
 
-    ``share`` is the upper bound on the gap divided by L(p0) - D(g), all that could be won. ``distance`` is how far the
-    particles predict from fresh samples of the same potential, and ``noise`` how far they would by chance.
+    ``share`` is the upper bound on the gap divided by L(p0) - D(g), all that could be won. ``distance`` is between
+    predictions of the particles and of fresh samples of the same potential. ``noise`` is what chance alone would give.
     """
 
     findings: tuple[Finding, ...]
@@ -72,12 +72,12 @@ class Verdict:
         judged, stein = self.certificate, self.stein
         share = f"{self.share:.1%} of what" if self.share < 1 else "more than all that"
         gap = f"L(q_g) is at most {judged.upper:.2g} above the optimum, {share} could be won"
-        apart = f"they predict {self.distance:.2g} away from fresh samples of it (chance: {self.noise:.1g})"
-        test = f"the Stein test of their law has p = {stein.p_value:.2g}"
+        apart = f"their predictions are {self.distance:.2g} away from those of fresh samples (chance: {self.noise:.1g})"
+        test = f"the Stein test of their law has p-value {stein.p_value:.2g}"
         off = f"The particles do not have the law of their own potential V: {test}, E[(theta - mean) . grad V] / p is "
         off += f"{1 + stein.excess:.2f} +- {stein.excess_stderr:.2f} (1 is right)"
         off += f", and {apart}." if np.isfinite(self.noise) else "."
-        nearby = f"The particles have the right law nearby ({test}) but in wrong proportions between modes of their"
+        stuck = f"The particles have the right law within each mode ({test}), but wrong proportions between modes"
         undecided = f"No certificate: {judged.status.value}. {judged.status.advice}"
         if judged.status is CertificateStatus.CERTIFIED:
             undecided = f"The gap is {judged.gap:.2g} +- {judged.stderr:.1g}, but its upper bound is too far above it."
@@ -87,8 +87,8 @@ class Verdict:
             Finding.TOO_COARSE: off,
             Finding.TOO_SLOW: f"{off} The step size is not too long, so the steps are too few or too short.",
             Finding.NO_NOISE: off,
-            Finding.STUCK: f"{nearby} potential: {apart}.",
-            Finding.STOPPED_EARLY: f"{gap}, at outer step {self.outer_steps} of a stiffness of {self.stiffness:.3g}.",
+            Finding.STUCK: f"{stuck}: {apart}.",
+            Finding.STOPPED_EARLY: f"{gap}, at step {self.outer_steps}, below the stiffness of {self.stiffness:.3g}.",
             Finding.STILL_MOVING: f"{gap}, and the particles follow their potential.",
             Finding.UNDECIDED: undecided,
             Finding.BROKEN_OFF: f"It {self.status.value} after outer step {self.outer_steps}. {self.status.advice}",
@@ -100,11 +100,11 @@ def verdict(key: Array, fit: Fit, tolerance: float = 0.05, **certifying: Any) ->
     """Judge whether a run has reached the global optimum, and if not, say why and what to do. It prints as words.
 
     A run has converged if the upper bound of ``fit.certify`` is at most ``tolerance`` times L(p0) - D(g), all that
-    could be won over the prior. It is undecided if only the gap is that small. Particles are compared with their last
-    potential. If the Stein test rejects their law, or its excess is large, the kernel is too coarse if its step is
-    longer than "auto" would make it, and too slow otherwise. If their law passes but they predict further from fresh
-    tempered samples than chance allows, they are stuck in modes. Dual averaging has stopped early if it has not
-    converged before t passed its stiffness. ``certifying`` are arguments of ``fit.certify``.
+    could be won over the prior. It is undecided if the gap is that small but the bound is not. Particles are compared
+    with their last potential. If the Stein test rejects their law, or its excess is large, the fault is the kernel's:
+    too coarse if its step is far above that of "auto", else too slow. If their law passes but they predict further from
+    fresh tempered samples than chance allows, they are stuck in modes. Dual averaging has stopped early if it has not
+    converged and t is still below the stiffness. ``certifying`` are arguments of ``fit.certify``.
     """
     if not isinstance(fit, Fit):
         raise InputError("a Fit", type(fit).__name__, "Pass what fit or load returned: its model is needed.")

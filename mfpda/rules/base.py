@@ -71,7 +71,7 @@ class Renewal(NamedTuple):
 class Rule(Plug):
     """How linearisations of the loss become the coefficients of the next Gibbs potential.
 
-    A rule sees outputs at the anchors, never particles. A subclass is a frozen dataclass and a pytree by itself. It
+    A rule sees outputs at the anchors, never particles. Every subclass is made a frozen dataclass and a pytree. It
     must define ``init``, ``update`` and ``dual``. The guide ``tutorials/guides/extending.md`` has a complete example.
     """
 

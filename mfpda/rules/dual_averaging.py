@@ -13,7 +13,7 @@ from mfpda.rules.base import AveragingRule, Coefficients, Linearisations
 class DualAveraging(AveragingRule):
     """Average all linearisations so far, the one of step s with weight s (Algorithms 1 to 4 of the paper).
 
-    With I_t the batch of step t, of size b (Appendix E.1, and E.2 for several outputs):
+    With I_t the batch of step t, of size b, and with sums w_i that begin at 0 (Appendix E.1; E.2 for several outputs):
 
         w_i <- w_i + t l'(z_i, y_i) / b  for i in I_t,      c = 2 w / (t (t+1)),      gamma = t / (t+2),
 

@@ -13,7 +13,7 @@ from mfpda.rules.proximal import predicted
 
 
 class AscentState(NamedTuple):
-    """g, 1 for the examples that have had a step, and numbers of the last pass."""
+    """g, a mass that is 1 for the examples that have had a step, and numbers of the last pass."""
 
     g: Array
     mass: Array
@@ -29,9 +29,9 @@ class DualCoordinateAscent(Rule):
 
         u_i = z_i - V_i (l'(u_i) - g_i) / (n T).
 
-    The weights then take the factor exp(-h(theta, x_i) . (change of g_i) / (n T)). After its first example, the pass
-    ends before the weights leave an effective sample size below ``share`` M. The kernel then moves the particles at the
-    new potential. g begins at 0, the prior.
+    The weights then take the factor exp(-h(theta, x_i) . (change of g_i) / (n T)). After at least one example,
+    the pass ends before the effective sample size would be below ``share`` M. The kernel then moves the particles at
+    the new potential. g begins at 0, whose density is the prior.
 
     Recorded: how many examples had a step, and the effective sample size that remains.
     """

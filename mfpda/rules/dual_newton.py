@@ -16,7 +16,7 @@ RENEW_EVERY = 16  # averaged steps
 
 
 class NewtonState(NamedTuple):
-    """g with the share of it that is values of l' (the rest is the prior's 0), and numbers of the last step."""
+    """g, the share of g that comes from values of l' (the rest is its initial 0), and numbers of the last step."""
 
     averaged: Linearisations
     settled: Array  # k, the steps of the current average
@@ -30,16 +30,16 @@ class DualNewton(Rule):
     """Maximise the dual D(g) by Newton's method. Steps are as long as the particles' importance weights allow.
 
     With z and C the mean and the covariance of the outputs under q_g, the target l'(u) maximises D with its
-    log-normaliser to second order. Newton's system for u is (see ``mfpda.rules.proximal``)
+    log-normaliser expanded to second order. Newton's system for u is (see ``mfpda.rules.proximal``)
 
         (I + (1/(n T)) C diag(l''(u))) du = z - u.
 
     Trust region: g <- g + alpha (l'(u) - g), with the largest alpha in (0, 1] at which the importance weights
     exp(-H (g_new - g) / (n T)) leave an effective sample size of ``share`` M. With ``start="reweight"`` the particles
-    follow by the same weights, so they lose no mode. The first potential is the prior, g = 0, whose draws are exact.
+    are resampled by these weights and lose no mode. The first potential is the prior, g = 0, whose draws are exact.
 
     Averaging: if the residual l'(z) - g is the noise of M particles, or rises, the k-th such step has at most
-    alpha = 2 / (k + 2). Then g is an average in which this target counts k + 1 times, and its error falls below that of
+    alpha = 2 / (k + 2). Then g is an average in which target k counts k + 1 times, and its error falls below that of
     one set of M particles. While k is 1 or 2, k returns to 0 if the residual halves, and stays if it falls by less.
     From k = 3 on, every step counts. A step that the trust region shortens always sets k = 0.
 
@@ -47,7 +47,7 @@ class DualNewton(Rule):
     them. So from k = 16 on, every 16 steps, the run tempers M new particles from the prior (it keeps the old ones if
     tempering fails) and continues the average. Starts that draw fresh particles at every step need no renewal.
 
-    Until the first whole step a part of g is the prior's 0. The fitted density is that of the targets alone, so it is
+    Until the first step with alpha = 1, part of g is still 0. The fitted density is that of the targets alone, so it is
     ahead of the particles. Recorded: the residual (root mean square of l'(z) - g), and the rest of ``NewtonState``.
     """
 

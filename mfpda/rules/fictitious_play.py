@@ -12,7 +12,7 @@ from mfpda.rules.base import Coefficients, Dual, Rule
 
 
 class Play(NamedTuple):
-    """The averaged predictions z, g = l'(z), and 1 for the anchors that a batch has contained."""
+    """The averaged predictions z, g = l'(z), and a mass that is 1 for the anchors that a batch has contained."""
 
     z: Array
     g: Array
@@ -24,7 +24,7 @@ class FictitiousPlay(Rule):
 
         z_i <- (1 - rate) z_i + rate E_q h(theta, x_i),      c_i = w_i l'(z_i, y_i),      gamma = 1
 
-    for the anchors i of the batch. The first time, z_i is the whole prediction. c depends on predictions alone, so this
+    for the anchors i of the batch. An anchor's first z_i is its prediction. c depends on predictions alone, so this
     averages predictions in place of the laws, q <- (1 - rate) q + rate (the Gibbs density of c). It converges for rates
     below about 2 / (1 + stiffness). The dual g = l'(z) is feasible.
     """

@@ -20,7 +20,7 @@ def predicted(deviations: Deviations, g: Array, problem: Problem) -> Array:
 
         -sum_i w_i l*(g'_i) + z . d - d^T C d / (2 T)
 
-    is at g' = l'(u), u = z - C d / T. One Newton step towards it from g = l'(u0) is Newton's for D itself,
+    is at g' = l'(u), u = z - C d / T. From g = l'(u0), one Newton step towards it is also the Newton step for D itself,
 
         (I + C diag(w l''(u0)) / T) du = z - u0.
 

@@ -59,7 +59,7 @@ class Tempering(Plug):
             advice = "Use MALA(), or an adapter such as FromBlackJAX(blackjax.hmc)."
             raise InputError("an adjusted kernel to temper with (it keeps exp(-V) invariant)", repr(kernel), advice)
         if callable(step_size_of(kernel)):
-            advice = "Temperatures have no outer step t to follow."
+            advice = "Tempering has no outer step t for a schedule to follow."
             raise InputError('a number or "auto" as step_size of the kernel to temper with', "a schedule", advice)
         tuning.plan(kernel, 1)
         positive_count(self.moves, "moves")

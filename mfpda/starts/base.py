@@ -26,7 +26,7 @@ class Start(Plug):
     """From particles of the old potential to positions where the kernel begins on the new one.
 
     A start sees potentials, never data, and returns positions. The engine carries momenta along and updates stored
-    values of V. A subclass is a frozen dataclass and a pytree by itself. It must define ``__call__``. The guide
+    values of V. Every subclass is made a frozen dataclass and a pytree. It must define ``__call__``. The guide
     ``tutorials/guides/extending.md`` has a complete example.
     """
 

@@ -17,12 +17,12 @@ class Reweight(Start):
     """Resample the particles systematically, in proportion to exp(-(V_new - V_old)). The kernel moves copies apart.
 
     Mass moves between modes although no particle crosses between them. A rule with a trust region (``DualNewton``)
-    bounds its steps so that the weights allow it. Under dual averaging the weights collapse.
+    bounds its steps so that the weights stay even enough. Under dual averaging the weights collapse.
 
-    The first old potential is the prior, so a model's ``init`` is refused. The first particles are chosen from 16 M
+    The first old potential is the prior's, so a model's ``init`` is refused. The first particles are chosen from 16 M
     exact draws, which need no gradient: errors in the mass of small modes are hard to correct later.
 
-    Recorded: ``reweight_effective_sample_size``, for the first step that of the 16 M draws divided by 16. If this is
+    Recorded: ``reweight_effective_sample_size``. At step 1 it is that of the 16 M draws, divided by 16. If this is
     far below the one that the rule recorded from its M draws, M is too small for the problem.
     """
 

@@ -254,7 +254,7 @@ def test_data_that_is_not_finite_says_how_many_and_where(name, match, value):
 @pytest.mark.parametrize(
     ("y", "match"),
     [
-        ((Y > 0) * 1, r"labels -1 and 1.*10 other, the first y\[0\].*2 \* y - 1"),
+        ((Y > 0) * 1, r"labels -1 and 1.*10 other labels, the first y\[0\].*2 \* y - 1"),
         (1.5 * np.sign(Y), r"labels -1 and 1.*the first y\[0\] = -1.5"),
         (None, "label -1 or 1"),
     ],
@@ -268,7 +268,7 @@ def test_labels_outside_softmax(wrong):
     y = np.zeros(20)
     y[5] = wrong
     body = lambda x: jnp.ones(3) * numpyro.sample("w", NORMAL)  # noqa: E731
-    refused(r"labels 0..2.*1 other, the first y\[5\]", model_of(body, losses.Softmax()), (X, y))
+    refused(r"labels 0..2.*1 other labels, the first y\[5\]", model_of(body, losses.Softmax()), (X, y))
 
 
 @pytest.mark.parametrize(

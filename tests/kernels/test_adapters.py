@@ -142,6 +142,6 @@ def test_a_setting_that_is_code_is_asked_for_again(small, tmp_path):
     kernel = FromBlackJAX("hmc", num_integration_steps=2, integrator=blackjax.mcmc.integrators.mclachlan)
     fit = mfpda.fit(jax.random.key(0), small.model, small.data, kernel=kernel, **(small.quick | {"outer_steps": 1}))
     fit.save(tmp_path / "run.nc")
-    with pytest.raises(InputError, match=r"'integrator' that is code of yours.*kernel=\.\.\."):
+    with pytest.raises(InputError, match=r"'integrator' that is your own code.*kernel=\.\.\."):
         mfpda.load(tmp_path / "run.nc", small.model)
     assert mfpda.load(tmp_path / "run.nc", small.model, kernel=kernel).outer_steps == 1

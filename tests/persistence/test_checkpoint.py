@@ -215,7 +215,7 @@ def test_a_damaged_history_is_refused(small, copy):
     with pytest.raises(InputError, match=r"a damaged one.*checksum"):
         fit.rows[4].particles["w"]
     (store / "particle_history" / "w" / "c.0.4.0.0").unlink()
-    with pytest.raises(InputError, match="outer step 5 is not whole"):
+    with pytest.raises(InputError, match="outer step 5 is incomplete"):
         resumed(small, copy)
 
 
@@ -250,7 +250,7 @@ def thesis(tmp_path):
         ("the folder of a checkpoint, found no beginning in", {"resume": ""}),
         ("found the file", {"checkpoint": "chapter.tex"}),
         ("found the file.*mfpda.load", {"resume": "chapter.tex"}),
-        ("found no folder at.*nothing was done", {"resume": "nowhere"}),
+        ("found no folder at.*nothing to resume", {"resume": "nowhere"}),
     ],
 )
 def test_folders_that_cannot_hold_a_run_are_refused(small, thesis, message, arguments):

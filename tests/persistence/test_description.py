@@ -121,7 +121,10 @@ def test_plugs_that_are_given_are_taken(facts):
 @pytest.mark.parametrize(
     ("match", "given"),
     [
-        ("the kernel of the run, mala, found ula.*Pass the kernel it was made with, or none", {"kernel": "ula"}),
+        (
+            "the kernel of the run, mala, found ula.*Pass the kernel that the run was made with, or leave it out",
+            {"kernel": "ula"},
+        ),
         ("the rule of the run, dual_averaging, found latest", {"rule": mfpda.Latest()}),
         ("the start of the run, warm, found resample", {"start": "resample"}),
         ("a kernel, found 3", {"kernel": 3}),
@@ -151,5 +154,5 @@ def test_a_plug_that_is_not_registered_has_to_be_given(progress):
 def test_a_schedule_that_is_code_has_to_be_given(progress):
     kernel = mfpda.MALA(step_size=lambda t: 0.1)
     facts = description.describe(dataclasses.replace(progress, kernel=kernel), Status.FINISHED)
-    with pytest.raises(InputError, match=r"found a run made with mala and a 'step_size' that is code of yours"):
+    with pytest.raises(InputError, match=r"found a run made with mala and a 'step_size' that is your own code"):
         description.rebuild_plugs(facts, None, None, None)

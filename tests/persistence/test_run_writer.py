@@ -93,7 +93,7 @@ def test_rows_are_written_and_read_from_disk(progress, tmp_path):
     assert found.stats.pop("risk") == 1.0
     assert np.isnan(found.stats.pop("gap"))
     assert found.stats == {"seconds": 1.0}
-    with pytest.raises(mfpda.InputError, match="outer step 2 is not whole"):
+    with pytest.raises(mfpda.InputError, match="outer step 2 is incomplete"):
         writer.store.rows(2)
 
 
@@ -160,7 +160,7 @@ def test_anchors_of_a_stream_are_written_before_the_checkpoint(small, tmp_path):
     anchors = writer.store.anchors(2)
     np.testing.assert_array_equal(anchors[0], stream.problem.x[:10])
     np.testing.assert_array_equal(anchors[1], stream.problem.y[:10])
-    with pytest.raises(mfpda.InputError, match="batch 3 is not whole"):
+    with pytest.raises(mfpda.InputError, match="batch 3 is incomplete"):
         writer.store.anchors(3)
 
 

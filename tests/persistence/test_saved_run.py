@@ -114,7 +114,7 @@ def test_a_file_is_no_folder(tmp_path):
 
 
 def test_no_folder(tmp_path):
-    with pytest.raises(InputError, match=r"found no folder at .*Before that, nothing was done"):
+    with pytest.raises(InputError, match=r"found no folder at .*Without it there is nothing to resume"):
         SavedRun.read(tmp_path / "run")
 
 

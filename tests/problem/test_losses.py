@@ -130,3 +130,16 @@ def test_convexity_is_seen():
     assert seen_convex(Softmax(), np.array([0, 1]), (3,))
     assert not seen_convex(FromFunction(lambda z, y: jnp.tanh(z * y)), labels, ())
     assert not seen_convex(FromFunction(lambda z, y: z[0] * z[1]), None, (2,))
+
+
+def test_another_value_does_not_inherit_that_it_is_convex():
+    class Wave(Squared):
+        def value(self, z, y):
+            return jnp.cos(z - y)
+
+    class Scaled(Squared):
+        scale: float = 1.0
+
+    assert Squared.convex
+    assert not Wave().convex
+    assert Scaled().convex

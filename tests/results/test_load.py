@@ -115,7 +115,10 @@ def test_a_plug_of_ones_own_that_is_not_given_is_refused(small, of_ones_own, pla
 @pytest.mark.parametrize(
     ("plug", "message"),
     [
-        ({"kernel": "mala"}, "the kernel of the run, ula, found mala. Pass the kernel it was made with, or none"),
+        (
+            {"kernel": "mala"},
+            "the kernel of the run, ula, found mala. Pass the kernel that the run was made with, or leave it out",
+        ),
         ({"kernel": Mine(0.01)}, "the kernel of the run, ula, found Mine"),
         ({"rule": "latest"}, "the rule of the run, dual_averaging, found latest"),
         ({"rule": MyRule()}, "the rule of the run, dual_averaging, found MyRule"),

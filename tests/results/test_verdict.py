@@ -72,7 +72,7 @@ SITUATIONS = {
     converged: (Finding.CONVERGED, "of what could be won"),
     undecided: (Finding.UNDECIDED, "Raise particles="),
     still_moving: (Finding.STILL_MOVING, "Take more outer_steps"),
-    stopped_early: (Finding.STOPPED_EARLY, "of a stiffness of"),
+    stopped_early: (Finding.STOPPED_EARLY, "below the stiffness of"),
     too_coarse: (Finding.TOO_COARSE, "Make its step_size smaller"),
     stuck: (Finding.STUCK, "start=Temper()"),
     too_slow: (Finding.TOO_SLOW, "more inner_steps"),
