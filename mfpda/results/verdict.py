@@ -126,7 +126,7 @@ def verdict(key: Array, fit: Fit, tolerance: float = 0.05, **certifying: Any) ->
     draws = sampling.draw_prior(prior_key, particles, problem)
     to_win = float(problem.risk(predictions(problem, draws))) - judged.dual_value
     share, gap_share = ((number / to_win if to_win > 0 else np.inf) for number in (judged.upper, judged.gap))
-    stiffness = max([judged.stiffness, *(row.stats["stiffness"] for row in fit.rows[-1:])])
+    stiffness = max([judged.stiffness, *(row.stats["stiffness"] for row in fit.rows)])
 
     converged, certified = share <= tolerance, judged.status is CertificateStatus.CERTIFIED
     undecided = not certified or (gap_share <= tolerance and not converged)

@@ -36,8 +36,9 @@ def still_moving():
 
 
 def stopped_early():
-    """Particles that follow every potential, but 20 outer steps only."""
-    return run("tanh_logistic", kernel="mala", start="temper", particles=2000, outer_steps=20, inner_steps=20)
+    """Particles that follow every potential, but 10 outer steps only, of a stiffness that swings and exceeds 20."""
+    settings = {"particles": 2000, "outer_steps": 10, "inner_steps": 20, "record": mfpda.Record()}
+    return run("tanh_logistic", kernel="mala", start="temper", **settings)
 
 
 def too_coarse():
