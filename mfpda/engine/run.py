@@ -256,7 +256,6 @@ def _resumed(plan: Plan, earlier: Progress) -> Progress:
         start=plan.start,
         settings=plan.settings,
         provenance=provenance(plan.key, plan.model),
-        inner_steps=int(np.sum(plan.inner_steps[:t])),
         state=plan.placed(earlier.state),
     )
 

@@ -41,7 +41,7 @@ class Problem:
     @classmethod
     def of(cls, model: Model, x: Array, y: Any = None, blocks: Blocks = Blocks()) -> "Problem":
         """Make the problem with equal weights 1/n, without checks."""
-        weights = jnp.full(len(x), 1 / len(x), jnp.result_type(float))
+        weights = jnp.full(len(x), 1 / max(len(x), 1), jnp.result_type(float))
         row = jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
         return cls(model, x, y, weights, trace(model.declaration, row), blocks.over(len(x)))
 

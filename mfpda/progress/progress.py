@@ -26,7 +26,6 @@ class Settings:
     """
 
     rule: str
-    overshoots: bool  # whether exact steps of the rule overshoot until t has passed the stiffness
     kernel: str
     start: str
     particles: int
@@ -35,6 +34,7 @@ class Settings:
     batch_size: int | None
     memory: float
     block_rows: int | None
+    overshoots: bool = False  # whether exact steps of the rule overshoot until t has passed the stiffness
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -92,7 +92,7 @@ class Progress:
         if not self.is_stream:
             return self.problem
         mass = self._average.mass
-        return replace(self.problem, weights=mass / jnp.maximum(jnp.sum(mass), 1))
+        return replace(self.problem, weights=mass / jnp.where(jnp.sum(mass) > 0, jnp.sum(mass), 1))
 
     @functools.cached_property
     def potential(self) -> GibbsPotential:

@@ -3,7 +3,7 @@
 import functools
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -123,7 +123,7 @@ class Fit:
         """(1/M) sum_r h(theta_r, x) for every row of x."""
         rows = _rows(x, self.problem)
         blocks = self.progress.blocks_for(len(self.thetas), len(rows))
-        return predictions(self.problem.in_blocks(blocks), self.thetas, rows)
+        return predictions(replace(self.problem, blocks=blocks), self.thetas, rows)
 
     @property
     def dual(self) -> Array:
@@ -242,7 +242,7 @@ class Fit:
 
         def predict(x: ArrayLike) -> Array:
             rows = _rows(x, self.problem)
-            problem = self.problem.in_blocks(self.progress.blocks_for(len(self.thetas), len(rows)))
+            problem = replace(self.problem, blocks=self.progress.blocks_for(len(self.thetas), len(rows)))
             return _predict_from(problem, values, rows)
 
         return Selected(row.outer_step, row.particles, predict)

@@ -59,7 +59,7 @@ def tuned(
     numbers = kernel.tuned(curvature(curvature_key, thinned, thetas))
     if not (kernel.adjusted and isinstance(step_size_of(kernel), Auto)):
         return numbers, None
-    return with_step_size(kernel, carried * step_size_of(numbers)), towards_target
+    return with_step_size(numbers, carried * step_size_of(numbers)), towards_target
 
 
 def towards_target(kernel: Kernel, acceptance: Array, thetas: Array, gain: float = 1.0) -> Kernel:

@@ -41,8 +41,8 @@ def test_settings_are_frozen_and_compare_by_value(progress):
     with pytest.raises(dataclasses.FrozenInstanceError):
         settings.particles = 6
     assert [field.name for field in dataclasses.fields(Settings)] == [
-        "rule", "overshoots", "kernel", "start", "particles", "outer_steps", "inner_steps", "batch_size", "memory",
-        "block_rows",
+        "rule", "kernel", "start", "particles", "outer_steps", "inner_steps", "batch_size", "memory", "block_rows",
+        "overshoots",
     ]  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import pytest
 
 import mfpda
 from mfpda import InputError, Model
+from mfpda.results import fit as results_fit
 
 
 @pytest.fixture
@@ -136,3 +137,14 @@ def test_a_trace_stays_with_the_last_potential(small):
     assert abs(means.mean() - expected) < 5 * means.std(ddof=1) / np.sqrt(len(means))
     assert trace.attrs["gradients_per_draw"] == 3
     assert trace.attrs["gamma"] == pytest.approx(8 / 10)
+
+
+def test_predicting_many_rows_keeps_to_the_memory_budget(small, monkeypatch):
+    """Blocks are chosen for the rows that are predicted, however few the examples of the run are."""
+    fit = mfpda.fit(jax.random.key(0), small.model, small.data, memory=0.001, **small.quick)
+    rows, used, predict = np.zeros((100_000, 1)), [], results_fit.predictions
+    monkeypatch.setattr(
+        results_fit, "predictions", lambda problem, *rest: used.append(problem) or predict(problem, *rest)
+    )
+    assert fit.predict(rows).shape == (100_000,)
+    assert not used[0].blocks.whole(len(rows))
