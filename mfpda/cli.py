@@ -325,7 +325,7 @@ class Option(NamedTuple):
 
 
 def fit_options() -> dict[str, Option]:
-    """The arguments of ``fit`` that have a form on the command line, from its signature and its docstring."""
+    """The arguments of ``fit`` that the command line offers, read from its signature and docstring."""
     hints, found = typing.get_type_hints(fit), {}
     for name, parameter in inspect.signature(fit).parameters.items():
         kinds = typing.get_args(hints[name]) or (hints[name],)

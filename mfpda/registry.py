@@ -52,6 +52,12 @@ class Plug:
     def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
         dataclasses.dataclass(frozen=True)(cls)
+        own = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+        for base in cls.__mro__[1:-2]:
+            wrong = own.intersection(vars(base)) - {field.name for field in dataclasses.fields(base)}
+            if wrong:
+                advice = f"Write it without a type: {min(wrong)} = ..."
+                raise InputError(f"{min(wrong)} as an option of the class {cls.__name__}", "a field", advice)
         pytree(cls)
 
     @property
@@ -64,7 +70,7 @@ class Registry(dict[str, Callable[..., AnyPlug]], Generic[AnyPlug]):
     """A table of plugs by name: ``fit(kernel="ula")`` means ``fit(kernel=ULA())``.
 
     Every plug extends ``base``. ``families`` wrap other libraries: "family:name" means family(name), even if the table
-    does not list it. ``parts`` are the tables of settings that are plugs themselves. ``also`` are names that ``fit``
+    does not list it. ``parts`` are the registries for settings that are plugs. ``also`` are names that ``fit``
     understands but that are no plugs.
     """
 

@@ -275,3 +275,10 @@ def test_a_new_name_is_a_new_entry(monkeypatch):
     monkeypatch.setitem(TOOLS, "heavy", Heavy)
     assert TOOLS.resolve("heavy") == Heavy()
     assert TOOLS.rebuild(TOOLS.describe(Heavy(length=4.0))) == Heavy(length=4.0)
+
+
+def test_an_option_of_the_class_is_no_field():
+    with pytest.raises(InputError, match=r"loud as an option of the class Sledge, found a field.*without a type"):
+
+        class Sledge(Hammer):
+            loud: bool = False

@@ -1,4 +1,4 @@
-"""Small parts that every room uses: checks of numbers, schedules, keys, weights, eigenvalues."""
+"""Small parts that all modules use: checks of numbers, schedules, keys, weights, eigenvalues."""
 
 from mfpda.core.keys import as_key
 from mfpda.core.schedules import Schedule, check_share, positive, positive_count

@@ -11,7 +11,7 @@ BISECTIONS = 40
 def ess_fraction(log_weights: Array, mass: Array | None = None) -> Array:
     """Return (E w)^2 / E w^2, the effective sample size (sum w)^2 / sum w^2 divided by the number of particles M.
 
-    E averages over the particles, or over nodes with this ``mass``. The fraction is 1 if all weights are equal.
+    E averages over particles, or over grid points with this ``mass``. The fraction is 1 if all weights are equal.
     """
     mass = jnp.full(log_weights.shape, 1 / len(log_weights), log_weights.dtype) if mass is None else mass
     log_weights = log_weights - jnp.max(jnp.where(mass > 0, log_weights, -jnp.inf))
@@ -19,7 +19,7 @@ def ess_fraction(log_weights: Array, mass: Array | None = None) -> Array:
 
 
 def largest_step(rise: Array, most: Array, share: Array | float, mass: Array | None = None) -> Array:
-    """Find, by bisection, the largest step s <= ``most`` at which weights exp(-s rise) have ess_fraction >= ``share``.
+    """Find, by bisection, the largest s <= ``most`` at which weights exp(-s ``rise``) have ess_fraction >= ``share``.
 
     A particle with an infinite rise has weight 0 at every s.
     """

@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 
 
 def mesh_over(devices: Sequence[jax.Device] | None, particles: int) -> Mesh | None:
-    """Build the mesh for M particles, over these devices or (with several processes) by default over all devices."""
+    """Build the mesh for M particles over these devices. Several processes use all devices by default."""
     if devices is None:
         if jax.process_count() == 1:
             return None
@@ -119,7 +119,7 @@ def is_writer() -> bool:
 
 
 def agreed(code: int) -> int:
-    """Return the largest code of all processes. With one process, that is its own code.
+    """Return the largest of the numbers that the processes pass. With one process, that is its own number.
 
     All processes must call this at the same point of the program. In the loop of a run, ``Agreement`` calls it.
     """

@@ -67,7 +67,7 @@ def end_with_parent() -> None:
 def launch(arguments: Sequence[str], processes: int) -> int:
     """Run ``mfpda *arguments`` in several processes on this machine and return the exit code.
 
-    Process 0 writes to this terminal. The output of another process is shown if it fails, unless both refused the same
+    Process 0 writes to this terminal. The output of another is shown if it fails, unless process 0 refused the same
     input. SIGINT and SIGTERM are passed on to all. If one process fails, the others are ended.
     """
     with socket.create_server(("127.0.0.1", 0)) as server:  # finds a free port

@@ -11,7 +11,7 @@ from mfpda.errors import Status
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: its status, the error that ended it, and whether SIGTERM did."""
+    """How a run ended: its status, its error, and whether SIGTERM ended it."""
 
     status: Status
     failure: Exception | None = None

@@ -71,10 +71,9 @@ def fit(
         certify_every: the number of outer steps between certificates. The last step also gets one. Their gaps are
             recorded in ``outer_stats``. 0 means never.
         stop_at_gap: stop when the upper bound on the gap is below this number, in two independent certificates of one
-            step. Without ``certify_every`` there is a certificate every 10 outer steps. If averaging cannot reach the
-            tolerance (``DualNewton``), the number of particles doubles at each certificate, up to 32-fold. The new
-            particles are tempered from the prior. ``outer_stats`` records their number; the particle history keeps the
-            first M.
+            step. Without ``certify_every`` there is a certificate every 10 outer steps. If averaging cannot reach this
+            gap, ``DualNewton`` doubles the particles at each certificate, up to 32-fold. The new particles are tempered
+            from the prior. ``outer_stats`` records their number; the particle history keeps the first M.
         memory: the budget in GiB for intermediate results. By default a quarter of the free memory. If all examples
             need more, they are evaluated in blocks. The results are the same within rounding, and have the same bits if
             the blocks are the same (``fit.settings.block_rows``).
@@ -82,8 +81,8 @@ def fit(
             history. ``Checkpoint(folder, every=10)`` or ``Checkpoint(folder, seconds=60)`` writes less often.
         resume: a fit, or the folder of a checkpoint. A run resumed from a folder keeps writing to that folder and ends
             bit for bit as if it had never been interrupted. All other arguments must be as before, except
-            ``outer_steps``. (A model is code, so a few of its values are compared.) The run keeps its blocks unless
-            ``memory`` is given.
+            ``outer_steps``. (A model is code, so only a few of its outputs are compared.) The run keeps its blocks
+            unless ``memory`` is given.
         devices: the devices that share the particles equally, such as ``jax.devices()``. By default JAX's default
             device alone, or all devices of all processes if ``jax.distributed`` is initialised. The arrays of the fit
             are on one device.

@@ -44,8 +44,8 @@ def outer_step(
 ) -> tuple[RunState, StepStats]:
     """Outer step t of particle dual averaging (Algorithms 1 and 3), for any plugs. ``key`` is the run's.
 
-    Particles of different devices meet in the predictions that the rule needs, in tuning and in the start. They do not
-    meet in the inner loop, where the kernel's numbers are fixed.
+    Devices exchange data for the predictions that the rule needs, for tuning and for the start. The inner loop needs
+    no exchange, because the kernel's numbers are fixed there.
     """
     rule_key, tune_key, start_key, inner_key = jax.random.split(jax.random.fold_in(key, t), 4)
     t = t.astype(float)

@@ -66,7 +66,7 @@ class Plan:
         return bool(self.certify_every) and (t % self.certify_every == 0 or t in self.ends)
 
     def in_blocks(self, problem: Problem, particles: int) -> Problem:
-        """The problem in the run's blocks, or in smaller ones for more particles than the run began with."""
+        """The problem in the run's blocks, or in smaller ones if particles were added."""
         if particles == self.settings.particles:
             return problem
         return problem.in_blocks(budgets.blocks_within(self.settings.memory, problem.neuron, particles))
@@ -269,6 +269,8 @@ def _check_batches(rule: Rule, source: Feed) -> None:
     if source.is_stream and rule.requires != "anything":
         advice = 'Draw a data set first, or use rule="dual_averaging".'
         raise InputError(f"a data set (x, y) for {name}, which returns to its examples", "a stream", advice)
+    if source.is_stream and type(rule).grow is Rule.grow:
+        raise InputError(f"a method grow of {name}, for streams", "none", 'Define it, or say requires = "data set".')
     if source.batch_size is not None and rule.requires == "full batch":
         expected = f"all examples at every step for {name}, which needs the covariance of all outputs"
         advice = 'Leave batch_size out, or use rule="dual_averaging".'

@@ -1,8 +1,7 @@
 """Redrawing the particles of a run: when it happens, how many are drawn, and how.
 
-A rule that averages noise over steps (``DualNewton``) may ask for fresh particles, tempered from the prior to the
-present potential, because the share of each mode in old ones goes back to the first steps. Under ``stop_at_gap`` the
-number of particles may also double.
+A rule that averages noise over steps (``DualNewton``) may ask for fresh particles, tempered from the prior: old ones
+keep the mode shares of the first steps. Under ``stop_at_gap`` the number of particles may also double.
 """
 
 import functools
@@ -30,7 +29,7 @@ RENEW = 5  # folded into the key of an outer step; its other keys are split from
 
 
 def factor_due(plan: Plan, progress: Progress) -> int:
-    """How many times as many particles, freshly drawn, the next step begins with. 0 means to keep the old ones.
+    """The factor by which a renewal before the next step multiplies the particles. 0 means no renewal.
 
     The answer depends on the state and on recorded rows alone, so that a resumed run finds the same.
     """
@@ -57,7 +56,7 @@ def _needs_more(plan: Plan, progress: Progress, averaged: float) -> bool:
 def out_of_reach(stats: Mapping[str, float], averaged: float, left: int, stop_at_gap: float) -> bool:
     """Whether the gap of a certified step would stay above ``stop_at_gap`` after averaging over the steps left.
 
-    The part of the gap that is noise falls like 1 / averaged, as far as the particles mix from one step to the next.
+    The noise in the gap falls like 1 / ``averaged``, the number of averaged steps, if the particles mix between steps.
     """
     gap = stats.get("gap", np.nan)
     if averaged < FEWEST_AVERAGED or not np.isfinite(gap):
@@ -66,7 +65,7 @@ def out_of_reach(stats: Mapping[str, float], averaged: float, left: int, stop_at
 
 
 def renew(plan: Plan, progress: Progress, times: int) -> tuple[Progress, Array]:
-    """The progress with ``times * M`` fresh particles, and the gradients spent for each of them."""
+    """The run's state with ``times * M`` fresh particles, and the gradients spent for each."""
     state, t = gathered(progress.state), progress.t
     problem = plan.in_blocks(progress.problem, times * len(state.ensemble.theta))
     key = jax.random.fold_in(jax.random.fold_in(plan.key, t), RENEW)

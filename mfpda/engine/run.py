@@ -74,7 +74,7 @@ class Run:
         return set(recorded_steps(plan.record.every, plan.certify_every, plan.ends, after=self.progress.t))
 
     def step(self, agreement: Agreement) -> bool:
-        """The next outer step, recorded and written. False, and nothing changed, if it left the finite numbers."""
+        """Make the next outer step, record and write it. False, without a change, if a number is not finite."""
         plan, before, spent = self.plan, self.progress, jnp.zeros(())
         t = before.t + 1
         times = renewal.factor_due(plan, before)

@@ -5,9 +5,12 @@ a stream's shares. With the predictions z_i = E_{q_g} h(theta, x_i),
 
     L(q_g) - D(g) = sum_i w_i [ loss(z_i, y_i) + loss*(g_i, y_i) - g_i . z_i ]                                      (FY)
 
-bounds L(q_g) - L* from above, and needs neither an entropy nor a normalising constant. For any q, L(q) - D(g) is (FY)
-with q's own predictions plus T KL(q || q_g). So the gap is at least T [ KL(q_g || q*) + KL(q* || q_g) ], which bounds
-how much predictions can still change (Pinsker's inequality, for both terms).
+bounds L(q_g) - L* from above, and needs neither an entropy nor a normalising constant. For any q,
+
+    L(q) - D(g) = T KL(q || q_g) + (FY) at q's own predictions.
+
+So the gap is at least T [ KL(q_g || q*) + KL(q* || q_g) ]. By Pinsker's inequality, used twice, it bounds how much
+predictions can still change.
 
 z must be an expectation under q_g itself. A run's particles sample q_g only as well as their kernel mixes. So the
 certificate draws its own replicates, each tempered from the prior with an adjusted kernel. It cannot see a mode that
@@ -143,7 +146,7 @@ class Sample(NamedTuple):
         return CertificateStatus.DISAGREEMENT if self.r_hat > LARGEST_R_HAT else CertificateStatus.CERTIFIED
 
     def inflation(self, shares: Array) -> float:
-        """Return a replicate's variance of predictions over that of M independent draws, at least 1."""
+        """Return the ratio of a replicate's variance to that of M independent draws, at least 1."""
         within = float(jnp.sum(shares * self.within))
         return max(1.0, float(self.thetas.shape[1] * jnp.sum(shares * self.between)) / within) if within > 0 else 1.0
 

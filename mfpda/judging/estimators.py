@@ -128,7 +128,7 @@ def objective(key: Array, fit: Fitted, k: int = 10) -> Objective:
 
 
 def in_paper_form(objective: float, p: int, lambda1: float, lambda2: float) -> float:
-    """Convert L(q) with the prior of ``penalty`` to the paper's risk + lambda1 E|theta|^2 + lambda2 E log q.
+    """For the prior of ``penalty``, convert L(q) to the paper's risk + lambda1 E|theta|^2 + lambda2 E log q.
 
     L_paper = L - (p lambda2 / 2) log(pi lambda2 / lambda1) for p parameters.
 

@@ -53,9 +53,9 @@ def stein_test(key: Array, thetas: Array, potential: GibbsPotential, level: floa
         u(a, b) = s(a) . s(b) k + s(a) . grad_b k + s(b) . grad_a k + div_a grad_b k
 
     has expectation 0 over independent a, b of exp(-V) (Gorham and Mackey 2017). The discrepancy is the mean of u over
-    pairs of different particles, and the statistic is the largest one over three scales c. Random signs give its law
-    under the hypothesis (Chwialkowski, Strathmann and Gretton 2016). Each coordinate is divided by the particles'
-    spread. The test is local: it does not notice wrong proportions between modes.
+    pairs of different particles, and the statistic is the largest one over three scales c. Random signs simulate its
+    null distribution (Chwialkowski, Strathmann and Gretton 2016). Each coordinate is divided by the particles' spread.
+    The test is local: it does not notice wrong proportions between modes.
 
     It assumes independent particles. Those of a run are independent, except that they share V.
     """

@@ -87,7 +87,7 @@ class Adapter(Kernel):
     def longest_step(self, spread: Array) -> Array:
         """For HMC with L leapfrog steps, a quarter of the slowest period over L.
 
-        Longer trajectories turn back on a Gaussian of this spread. A full period ends where it began, and is accepted.
+        Longer trajectories turn back on a Gaussian of this spread. A full period is accepted, but moves nowhere.
         """
         leapfrogs = self.settings.get("num_integration_steps", self.settings.get("num_steps"))
         return jnp.asarray(jnp.inf) if leapfrogs is None else jnp.pi / 2 * spread / leapfrogs

@@ -109,8 +109,8 @@ class Kernel(Plug):
     def tuned(self, curvature: Array) -> Self:
         """Return the kernel with numbers in place of "auto", for a V of this curvature.
 
-        For an adjusted kernel this is where tuning begins, by default at 1 / sqrt(curvature). For an unadjusted kernel
-        it is the step size itself, without a default: if the kernel lacks this method, "auto" is refused.
+        An adjusted kernel begins tuning at this step size, by default 1 / sqrt(curvature). An unadjusted kernel keeps
+        it. It has no default there: without this method, "auto" is refused.
         """
         if not self.adjusted:
             advice = f"{type(self).__name__} defines no tuned(curvature) to choose one."
@@ -122,7 +122,7 @@ class Kernel(Plug):
         return jnp.asarray(jnp.inf)
 
     def thinning(self, potential: GibbsPotential) -> Callable[[Array], GibbsPotential]:
-        """Return a function from a key to the potential of one step, shared by all particles: by default V itself."""
+        """Return a function that maps a step's key to the potential all particles use in it: by default V."""
         return lambda key: potential
 
 

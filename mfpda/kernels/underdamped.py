@@ -26,12 +26,12 @@ class PhasePoint(NamedTuple):
 class Underdamped(Kernel):
     """dtheta = v dt,  dv = -grad V dt - g v dt + sqrt(2 g) dW, with friction g, in steps of h = ``step_size``.
 
-    ``integrator="baoab"`` (Leimkuhler and Matthews 2013) alternates exact parts. With f2 = exp(-g h),
+    ``integrator="baoab"`` (Leimkuhler and Matthews 2013) alternates exact flows. With f2 = exp(-g h),
 
         v <- v - h grad V(theta),  theta <- theta + (h/2) v,  v <- f2 v + sqrt(1 - f2^2) xi,  theta <- theta + (h/2) v.
 
-    The two half kicks become one here, so a step costs one gradient. The positions are the same. The stationary law
-    of theta has a bias of O(h^2), and none on a Gaussian.
+    The two half kicks become one here, so a step costs one gradient. Positions are as in BAOAB. The stationary law of
+    theta has a bias of O(h^2), and none on a Gaussian.
 
     ``integrator="frozen_force"`` is the one the paper cites (Cheng, Chatterji, Bartlett and Jordan 2018): the exact
     solution with grad V fixed during the step. Its bias is O(h). With f0 = (1 - f2)/g and f1 = (h - f0)/g,
@@ -102,7 +102,7 @@ def frozen_force_coefficients(h: Array, g: Array) -> tuple[Array, Array, Array, 
     """Return f2, f0, f1, Var e_x, Cov, Var e_v of the frozen-force step, accurate for any g h.
 
     With a = g h, f1 = h^2 (a - (1 - e^-a)) / a^2 and Var e_x = (2/g^2)(a - 2 (1 - e^-a) + (1 - e^-2a)/2) lose digits
-    if a is small. Below 1/2 their Taylor series replace them, with terms 1/k! from k = 2 and (2 - 2^(k-1))/k! from 3.
+    if a is small. For a < 1/2 use their Taylor series in -a: coefficients 1/k! (k >= 2) and (2 - 2^(k-1))/k! (k >= 3).
     """
     a = jnp.asarray(g * h)
     once, twice = -jnp.expm1(-a), -jnp.expm1(-2 * a)

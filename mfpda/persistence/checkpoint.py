@@ -95,13 +95,13 @@ def check_same(expected: Mapping[str, Any], found: Mapping[str, Any], folder: Pa
             raise InputError(
                 f"the {name.replace('_', ' ')} of the run in {str(folder)!r}, {_shown(name, theirs, ours)}",
                 _shown(name, ours, theirs),
-                "Pass the same, for the same bits."
+                "Pass the same value to resume."
                 + ("" if name in FIXED else " To change it on purpose, call " + ON_PURPOSE),
             )
 
 
 def as_json(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """An identity as it is after a round trip through JSON, without the addresses in the names of functions."""
+    """What a run was given, after a round trip through JSON, without the addresses in names of functions."""
     addresses = re.compile(r" at 0x[0-9a-f]+")  # they differ between processes
     return json.loads(addresses.sub("", json.dumps(identity)))
 

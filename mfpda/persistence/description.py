@@ -1,4 +1,4 @@
-"""A run as facts beside its arrays: attributes, settings and plugs, in a form that files can hold, and back."""
+"""A run's attributes, settings and plugs, converted to a form that files can hold, and back."""
 
 import dataclasses
 import functools
@@ -33,7 +33,7 @@ def versions() -> dict[str, str]:
 
 
 def provenance(key: Array, model: Model) -> dict[str, str | int | float]:
-    """Who makes a run: known when it begins."""
+    """Versions, platform and time, known when a run begins."""
     return {
         "creator": "mfpda",
         "format": FORMAT,
@@ -83,7 +83,7 @@ def restore(
     initial: dict[str, np.ndarray],
     rows: list[Row],
 ) -> Progress:
-    """The progress that ``describe`` and ``attributes_of`` described."""
+    """Rebuild the ``Progress`` that ``describe`` and ``attributes_of`` described."""
     kernel, rule, start = plugs
     return Progress(
         problem=problem,

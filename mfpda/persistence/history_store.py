@@ -1,7 +1,7 @@
 """Recorded outer steps on disk: a zarr store that xarray can open at any time, one chunk per step and variable.
 
 Its arrays have their full length from the first row on. So a step only adds files, each written in one piece, and never
-rewrites metadata. The numbers of a row are written after its particles, and complete it. Every chunk carries a
+rewrites metadata. A row's numbers are written after its particles, and mark it complete. Every chunk carries a
 checksum, so that a damaged one is refused.
 
     history.zarr/particle_history   a variable per site, dims (chain, outer_step, draw, site dims)

@@ -90,7 +90,7 @@ class RunWriter:
             self.store.write_stats(row)
 
     def due(self, t: int) -> bool:
-        """Whether to write after step t. All processes must ask, because their clocks differ."""
+        """Whether to write after step t. All processes must call it, to agree on the time."""
         if self.checkpoint.seconds is None:
             return t % self.checkpoint.every == 0
         return bool(agreed(int(time.monotonic() - self.saved_at >= self.checkpoint.seconds)))

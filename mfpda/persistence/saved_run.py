@@ -77,7 +77,7 @@ class SavedRun(NamedTuple):
 
     @property
     def ends(self) -> list[int]:
-        """The lengths that the user asked for, one after another."""
+        """The run's length in each call of ``fit``, in order."""
         return self.facts["ends"]
 
     def stream_buffer(self, model: Model) -> Problem | None:
@@ -90,7 +90,7 @@ class SavedRun(NamedTuple):
         return problem.in_blocks(self.blocks)
 
     def store(self, ends: Sequence[int] | None = None) -> HistoryStore:
-        """The recorded rows, with room for those to come if the run gets these lengths."""
+        """The recorded rows, with room for all rows of a run of these lengths."""
         begun, recorded = self.beginning.facts["begun"], self.beginning.facts["recorded"]
         every, certify_every = self.identity["record"]["every"], self.identity["certify_every"]
         planned = recorded_steps(every, certify_every, ends or self.ends, after=begun)

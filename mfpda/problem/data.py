@@ -66,7 +66,7 @@ class DataSet(Feed):
         self._epoch, self._order = -1, np.empty(0, int)
 
     def at(self, t: int) -> tuple[Problem, Array | None]:
-        """Return all examples. The batch is the next slice of this epoch's permutation, without its last n mod b."""
+        """Return all examples. The batch is the epoch's next b examples in random order; n mod b are left over."""
         if self.batch_size is None:
             return self.judged_on(t), None
         n, b = len(self.problem.x), self.batch_size

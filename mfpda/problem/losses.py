@@ -46,10 +46,14 @@ class Loss:
     convex = False
 
     def __init_subclass__(cls) -> None:
-        if "value" in vars(cls) and "convex" not in vars(cls):
-            cls.convex = False  # another value does not inherit the claim
-        if "__init__" not in vars(cls):
-            dataclass(frozen=True)(cls)
+        if "value" in vars(cls) and cls.__mro__[1].value is not Loss.value:  # another value: no formula is inherited
+            for name in ("convex", "derivative", "conjugate", "domain", "projected", "strong_convexity"):
+                if name not in vars(cls):
+                    setattr(cls, name, vars(Loss)[name])
+        if "__init__" in vars(cls):  # two losses would be equal whatever their settings are
+            advice = "Declare each as `name: float = 1.0` in the class. Check their values in __post_init__."
+            raise InputError(f"the settings of {cls.__name__} as fields", "an __init__", advice)
+        dataclass(frozen=True)(cls)
 
     def value(self, z: ArrayLike, y: Label) -> Array:
         """Return l(z, y)."""

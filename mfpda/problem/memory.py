@@ -59,7 +59,7 @@ def _row_bytes(neuron: Neuron, particles: int) -> int:
 def bytes_per_output(neuron: Neuron, floating: np.dtype) -> int:
     """Return the bytes that one particle needs at one anchor, an upper bound because the compiler fuses most results.
 
-    One more anchor adds these intermediate results to the gradient of sum_i c_i . h(theta, x_i).
+    They are what one more anchor adds to computing the gradient of sum_i c_i . h(theta, x_i).
     """
 
     def energy(theta, c, x):

@@ -184,7 +184,7 @@ def _refuse_unusable(found: Mapping[str, SiteRecord]) -> None:
             advice = "Particles move along gradients: use a continuous relaxation of it."
             raise InputError("continuous sites", f"site {name!r} with the discrete {type(site['fn']).__name__}", advice)
         if site.get("scale") not in (None, 1, 1.0):
-            raise InputError("sites with their own density", f"site {name!r} under handlers.scale", "Change the prior.")
+            raise InputError("sites with unscaled densities", f"site {name!r} under handlers.scale", "Scale the prior.")
         if "/" in name:
             advice = "Netcdf reads '/' as a group: use handlers.scope's divider=."
             raise InputError("site names without '/'", repr(name), advice)

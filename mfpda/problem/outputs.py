@@ -82,7 +82,7 @@ class Deviations(NamedTuple):
         return self.blocks.summed(of_block, problem.weights, at, problem.y, self.z, self.anchors)
 
     def noise(self, problem: "Problem") -> Array:
-        """Return the variance of l''(z) (h - z) over the M particles, which is M times the variance of l'(z)."""
+        """Return the particles' variance of l''(z) (h - z): M times the Monte Carlo variance of l'(z)."""
 
         def of_block(z, y, x):
             curved = jax.vmap(lambda v: _second(problem, z, y, v))(self.centred(z, x))

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 @pytree
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class GibbsPotential:
     """V(theta) = gamma [ (1/T) sum_i c_i . h(theta, x_i) - log p0(theta) ], with density proportional to exp(-V).
 
-    With p0 proportional to exp(-(lambda1/lambda2)|theta|^2), T = lambda2, c_i = 2 w_i / (t (t+1)) and gamma = t / (t+2)
-    (w_i as in ``DualAveraging``) this is the paper's potential g-bar of step t (Algorithm 1 and Appendix E.1).
+    With p0 proportional to exp(-(lambda1/lambda2)|theta|^2), T = lambda2, and c and gamma as in ``DualAveraging``, this
+    is the paper's potential g-bar of step t (Algorithm 1 and Appendix E.1).
 
     Pass a potential as an argument and never close over it: it changes at every outer step, and one compilation serves
     them all. Differentiate it in theta alone, in reverse mode or forward over reverse.

@@ -1,4 +1,4 @@
-"""A run after some outer step: what the engine advances, persistence writes and a fit wraps."""
+"""A run after some outer step: the engine advances it, files store it, a fit wraps it."""
 
 import functools
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from mfpda.starts import Start
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a run. Plugs and schedules stand as they print.
+    """The settings of a run. Plugs and schedules are stored as text.
 
     ``memory`` is the budget for intermediate results in GiB, and ``block_rows`` the number of rows that it allows to be
     evaluated together (None for all). Both are fixed for the whole run, so that its bits do not depend on the memory
@@ -65,7 +65,7 @@ class Progress:
         return self.t * (self.settings.batch_size or 0) if self.is_stream else len(self.problem.x)
 
     def blocks_for(self, particles: int, rows: int = 0) -> Blocks:
-        """The run's blocks; for more particles or rows than it has, those that fit in its memory budget."""
+        """The run's blocks, or smaller ones if more particles or rows would exceed its memory budget."""
         n = len(self.problem.x)
         if particles <= len(self.thetas) and rows <= n:
             return self.problem.blocks

@@ -62,7 +62,7 @@ class Record:
 def recorded_steps(every: int, certify_every: int, ends: Sequence[int], after: int = 0) -> list[int]:
     """The outer steps after ``after`` that a run records: every ``every``-th, those it certifies, and the last.
 
-    ``ends`` are the lengths that the user asked for, one after another. A step that was once the last stays recorded.
+    ``ends`` are the run's lengths in successive calls of ``fit``. A step that was once the last stays recorded.
 
     >>> recorded_steps(3, 0, [4, 7])
     [3, 4, 6, 7]

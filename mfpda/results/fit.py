@@ -175,7 +175,8 @@ class Fit:
             particles: the size of each replicate, at least 200. By default the run's M, and at least 1000. More
                 particles sharpen the bound. More replicates do not reduce the bias of small ones.
             level: the level of the one-sided upper bound.
-            bound: a bound on |h(theta, x)|, if you know one. With it, predictions are bounded at every input.
+            bound: a bound on |h(theta, x)|, if you know one. With it, the distance to the optimal prediction is bounded
+                at every input.
 
         A mini-batch run is certified on all its data, a stream on the weighted problem of the anchors it has drawn.
         """

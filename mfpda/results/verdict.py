@@ -102,9 +102,9 @@ def verdict(key: Array, fit: Fit, tolerance: float = 0.05, **certifying: Any) ->
     A run has converged if the upper bound of ``fit.certify`` is at most ``tolerance`` times L(p0) - D(g), all that
     could be won over the prior. It is undecided if the gap is that small but the bound is not. Particles are compared
     with their last potential. If the Stein test rejects their law, or its excess is large, the fault is the kernel's:
-    too coarse if its step is far above that of "auto", else too slow. If their law passes but they predict further from
-    fresh tempered samples than chance allows, they are stuck in modes. Dual averaging has stopped early if it has not
-    converged and t is still below the stiffness. ``certifying`` are arguments of ``fit.certify``.
+    too coarse if its step is far above that of "auto", else too slow. If they pass but their predictions differ from
+    tempered samples' beyond chance, they are stuck in modes. Dual averaging has stopped early if it has not converged
+    and t is still below the stiffness. ``certifying`` are arguments of ``fit.certify``.
     """
     if not isinstance(fit, Fit):
         raise InputError("a Fit", type(fit).__name__, "Pass what fit or load returned: its model is needed.")

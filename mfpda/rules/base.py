@@ -19,7 +19,7 @@ class Coefficients(NamedTuple):
 
 
 class Dual(NamedTuple):
-    """A feasible dual g. The mass of an anchor is 0 if no batch has contained it."""
+    """A feasible dual g. ``mass`` is 0 at anchors that no batch has contained."""
 
     g: Array
     mass: Array

@@ -13,7 +13,7 @@ from mfpda.rules.proximal import predicted
 
 
 class AscentState(NamedTuple):
-    """g, a mass that is 1 for the examples that have had a step, and numbers of the last pass."""
+    """The dual g, the mass (1 for examples that had a step), and numbers of the last pass."""
 
     g: Array
     mass: Array

@@ -38,17 +38,17 @@ class DualNewton(Rule):
     exp(-H (g_new - g) / (n T)) leave an effective sample size of ``share`` M. With ``start="reweight"`` the particles
     are resampled by these weights and lose no mode. The first potential is the prior, g = 0, whose draws are exact.
 
-    Averaging: if the residual l'(z) - g is the noise of M particles, or rises, the k-th such step has at most
-    alpha = 2 / (k + 2). Then g is an average in which target k counts k + 1 times, and its error falls below that of
-    one set of M particles. While k is 1 or 2, k returns to 0 if the residual halves, and stays if it falls by less.
-    From k = 3 on, every step counts. A step that the trust region shortens always sets k = 0.
+    Averaging: at the k-th step whose residual l'(z) - g rises or is at noise level, alpha is at most 2 / (k + 2). Then
+    g is an average in which target k counts k + 1 times, and its error falls below that of one set of M particles. If k
+    is 1 or 2, a residual that halves resets k to 0, and a smaller fall leaves k as it is. From k = 3 on, every step
+    raises k. A step that the trust region shortens always sets k = 0.
 
     Renewal: the masses of distant modes come from the first steps, and averages over the same particles do not correct
     them. So from k = 16 on, every 16 steps, the run tempers M new particles from the prior (it keeps the old ones if
     tempering fails) and continues the average. Starts that draw fresh particles at every step need no renewal.
 
-    Until the first step with alpha = 1, part of g is still 0. The fitted density is that of the targets alone, so it is
-    ahead of the particles. Recorded: the residual (root mean square of l'(z) - g), and the rest of ``NewtonState``.
+    Until a step has alpha = 1, g still includes its initial 0. The fitted density leaves this 0 out, so particles lag
+    behind it. Recorded: the residual (root mean square of l'(z) - g), and the rest of ``NewtonState``.
     """
 
     share: float = 0.5

@@ -1,4 +1,4 @@
-"""The dual that looks best to the particles: a step that several rules take."""
+"""The best dual by the particles' estimate: a step of several rules."""
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ def predicted(deviations: Deviations, g: Array, problem: Problem) -> Array:
         (I + C diag(w l''(u0)) / T) du = z - u0.
 
     The full solution increases D from any g, because this model of D is concave and has D's gradient at g. The dual of
-    the model has one unknown per particle. With C = B^T B and u = z - B^T b, minimise
+    this quadratic problem has M unknowns. With C = B^T B and u = z - B^T b, minimise
 
         P(b) = sum_i w_i [ l(u_i) - g_i . (u_i - z_i) ] + (T / 2) |b|^2.
 
@@ -37,7 +37,7 @@ def predicted(deviations: Deviations, g: Array, problem: Problem) -> Array:
     losses_at = lambda u: problem.per_example(problem.loss.value, u)  # noqa: E731
 
     def rise(length, b, ahead, u, moved):
-        """P(b + length ahead) - P(b), summed over differences per example to avoid rounding errors."""
+        """P(b + length * ahead) - P(b), summed example by example to avoid rounding errors."""
         new = u + length * moved
         losses = losses_at(new) - losses_at(u)
         penalty = temperature * length * (b @ ahead + length / 2 * ahead @ ahead)

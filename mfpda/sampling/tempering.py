@@ -38,7 +38,7 @@ class TemperingStats(NamedTuple):
     gradients: Array
 
     def sound(self, particles: int) -> Array:
-        """Whether this many particles can be used as draws of exp(-V)."""
+        """Whether a tempering of this many particles gave draws of exp(-V)."""
         enough = self.effective_sample_size >= SMALLEST_SHARE * particles
         return enough & (self.acceptance >= SMALLEST_ACCEPTANCE)
 

@@ -5,8 +5,8 @@ product of both. An adjusted kernel multiplies that step size by a factor that f
 The next outer step inherits the factor.
 
 Tempering and ``fit.trace`` update the factor after every inner step. A fit updates it once per inner loop, because
-devices do not communicate inside the loop. It uses the mean acceptance and a gain of 2: at their targets, the
-acceptance of MALA and HMC falls by 0.57 per unit of log(step size), so 1 - 2 * 0.57 = -0.15 of an error remains.
+devices do not communicate inside the loop. It uses the mean acceptance and a gain of 2: near the target, the acceptance
+of MALA and HMC falls by 0.57 per unit of log(step size), so an update multiplies an error by 1 - 2 * 0.57.
 """
 
 import jax

@@ -22,7 +22,7 @@ class Reweight(Start):
     The first old potential is the prior's, so a model's ``init`` is refused. The first particles are chosen from 16 M
     exact draws, which need no gradient: errors in the mass of small modes are hard to correct later.
 
-    Recorded: ``reweight_effective_sample_size``. At step 1 it is that of the 16 M draws, divided by 16. If this is
+    Recorded: ``reweight_effective_sample_size``. At step 1 the ESS is that of the 16 M draws, divided by 16. If this is
     far below the one that the rule recorded from its M draws, M is too small for the problem.
     """
 

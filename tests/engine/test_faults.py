@@ -43,9 +43,11 @@ def test_five_kills_at_random_moments(alone, tmp_path):
 
 @pytest.mark.slow
 def test_kills_of_a_run_on_a_stream(tmp_path):
-    sizes = {"particles": 100, "outer_steps": 60, "inner_steps": 20, "examples": 0}
+    sizes = {"particles": 100, "outer_steps": 200, "inner_steps": 20, "examples": 0}
     file, alone = left_alone(tmp_path, stream=True, **sizes)
-    assert kill_and_resume(tmp_path, file, alone, kills=6, seed=2).rows == 60
+    report = kill_and_resume(tmp_path, file, alone, kills=6, seed=2)
+    assert report.rows == 200
+    assert report.resumed >= 4
 
 
 COMMAND = """

@@ -380,6 +380,14 @@ def test_a_stream_for_a_rule_that_returns_to_its_examples(rule):
     refused(r"a data set \(x, y\) for Dual.*found a stream", data=mfpda.Stream(draw), rule=rule)
 
 
+def test_a_stream_for_a_rule_that_cannot_grow():
+    class Fixed(mfpda.Rule):
+        def init(self, anchors, outputs):
+            return jnp.zeros((anchors, *outputs))
+
+    refused("a method grow of Fixed, for streams, found none", data=mfpda.Stream(draw), rule=Fixed())
+
+
 def test_batches_for_a_rule_that_needs_all_examples():
     refused("all examples at every step for DualNewton.*found batches of 5", rule="dual_newton", batch_size=5)
 

@@ -132,7 +132,7 @@ def test_convexity_is_seen():
     assert not seen_convex(FromFunction(lambda z, y: z[0] * z[1]), None, (2,))
 
 
-def test_another_value_does_not_inherit_that_it_is_convex():
+def test_another_value_inherits_no_formula_of_the_old_one():
     class Wave(Squared):
         def value(self, z, y):
             return jnp.cos(z - y)
@@ -143,3 +143,16 @@ def test_another_value_does_not_inherit_that_it_is_convex():
     assert Squared.convex
     assert not Wave().convex
     assert Scaled().convex
+    assert Wave().derivative(1.0, 0.0) == pytest.approx(-np.sin(1))
+    assert (Wave().strong_convexity(1.0), Scaled().strong_convexity(1.0)) == (0.0, 1.0)
+    assert Logistic().convex  # its parent has labels and a domain, but no value
+    assert Logistic().domain(1.0) == (-1.0, 0.0)
+
+
+def test_an_init_of_its_own_is_refused():
+    """Two losses would be equal whatever their settings are, and one would run the other's program."""
+    with pytest.raises(InputError, match="settings of Pinball as fields, found an __init__"):
+
+        class Pinball(Loss):
+            def __init__(self, level):
+                self.level = level
