@@ -109,7 +109,7 @@ def reason(error: Exception) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """Return the known name most similar to ``name`` in a list, or an empty list. Case is ignored."""
+    """List the known name most similar to ``name``, if there is one. Case is ignored."""
     names = {each.lower(): each for each in known}
     return [names[near] for near in difflib.get_close_matches(name.lower(), names, n=1)]
 

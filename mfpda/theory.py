@@ -30,8 +30,8 @@ def excess_entropy(negative_entropy: float, lambda1: float, lambda2: float, p: i
 
         e(q) = E_q[log q] + 4 / lambda2 + (p / 2) (exp(4 / lambda2) + log(3 pi lambda2 / lambda1)).
 
-    The paper prints both terms with a minus. Its Proposition "Maximum Entropy" bounds the entropy -E[log q_*^(t)] by
-    their sum. So e(q_*^(t)) >= 0, which the proof of Theorem 1 uses, holds only with a plus.
+    The paper gives the last two a minus. Its Proposition "Maximum Entropy" bounds the entropy -E[log q_*^(t)] by their
+    sum. So e(q_*^(t)) >= 0, which the proof of Theorem 1 uses, holds only with a plus.
     """
     negative_entropy = _number(negative_entropy, "negative_entropy", least=-math.inf)
     lambda1, lambda2, p = positive(lambda1, "lambda1"), positive(lambda2, "lambda2"), positive_count(p, "p")
@@ -221,7 +221,7 @@ def hoeffding_tail(rho: float, particles: int, a: float = 1.0) -> float:
 
 
 def hoeffding_particles(rho: float, delta: float, a: float = 1.0, events: int = 1) -> int:
-    """Find M = (2 a^2 / rho^2) log(2 events / delta): with probability 1 - delta, ``events`` means are all within rho.
+    """Find M = (2 a^2 / rho^2) log(2 events / delta): all ``events`` means are within rho with probability 1 - delta.
 
     With ``start="resample"`` and events = outer_steps, rho is Theorem 1's epsilon.
 

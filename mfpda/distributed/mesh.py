@@ -38,7 +38,7 @@ def mesh_over(devices: Sequence[jax.Device] | None, particles: int) -> Mesh | No
     if not devices or not all(isinstance(device, jax.Device) for device in devices):
         raise InputError("a list of JAX devices", repr(devices), "Give jax.devices(), or None for the default device.")
     if len(set(devices)) < len(devices):
-        raise InputError("every device once", repr(devices), "Give jax.devices(), for example.")
+        raise InputError("no device twice", repr(devices), "Give jax.devices(), for example.")
     processes, count = {device.process_index for device in devices}, len(devices)
     if processes != set(range(jax.process_count())):
         expected = f"devices of all {jax.process_count()} processes"

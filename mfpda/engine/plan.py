@@ -35,7 +35,7 @@ Folder = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run was asked for, checked."""
+    """The checked arguments of a run."""
 
     key: Array
     model: Model

@@ -26,7 +26,7 @@ _initial_state = jax.jit(initial_state, static_argnames=("particles",))
 
 @dataclass
 class Run:
-    """A run that advances its ``progress``."""
+    """A run, with its ``progress`` so far."""
 
     plan: Plan
     progress: Progress
@@ -74,7 +74,7 @@ class Run:
         return set(recorded_steps(plan.record.every, plan.certify_every, plan.ends, after=self.progress.t))
 
     def step(self, agreement: Agreement) -> bool:
-        """Make the next outer step, record and write it. False, without a change, if a number is not finite."""
+        """Make the next outer step, record and write it. If not all is finite, change nothing and return False."""
         plan, before, spent = self.plan, self.progress, jnp.zeros(())
         t = before.t + 1
         times = renewal.factor_due(plan, before)

@@ -85,7 +85,7 @@ class Adapter(Kernel):
         return self.targets.get(self.algorithm)
 
     def longest_step(self, spread: Array) -> Array:
-        """For HMC with L leapfrog steps, a quarter of the slowest period over L.
+        """For HMC with L leapfrog steps, the slowest period / (4 L).
 
         Longer trajectories turn back on a Gaussian of this spread. A full period is accepted, but moves nowhere.
         """

@@ -110,7 +110,7 @@ class Kernel(Plug):
         """Return the kernel with numbers in place of "auto", for a V of this curvature.
 
         An adjusted kernel begins tuning at this step size, by default 1 / sqrt(curvature). An unadjusted kernel keeps
-        it. It has no default there: without this method, "auto" is refused.
+        it. Without this method, an unadjusted kernel refuses "auto".
         """
         if not self.adjusted:
             advice = f"{type(self).__name__} defines no tuned(curvature) to choose one."
@@ -122,7 +122,7 @@ class Kernel(Plug):
         return jnp.asarray(jnp.inf)
 
     def thinning(self, potential: GibbsPotential) -> Callable[[Array], GibbsPotential]:
-        """Return a function that maps a step's key to the potential all particles use in it: by default V."""
+        """Return a function from a step's key to the potential of all particles in that step: by default V."""
         return lambda key: potential
 
 
@@ -159,7 +159,7 @@ def with_step_size(kernel: Stepped, step_size: Number) -> Stepped:
 
 
 def stay_finite(before: State, after: State, checked: Array) -> tuple[State, Array]:
-    """Return the state after a step and False, or the state before it and True if ``checked`` is not finite."""
+    """Return (new state, False), or (old state, True) if ``checked`` is not finite."""
     finite = jnp.all(jnp.isfinite(checked))
     return jax.tree.map(lambda old, new: jnp.where(finite, new, old), before, after), ~finite
 

@@ -43,7 +43,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     except OSError as error:
         what = "cannot be written to" if path.parent.is_dir() else "does not exist"
         found = f"{str(path.parent)!r}, which {what}"
-        raise InputError("a file in a folder that can be written to", found, "Name or make another.") from error
+        raise InputError("a file in a folder that can be written to", found, "Give another folder.") from error
 
 
 def write_dataset(dataset: xr.Dataset, path: str | os.PathLike[str]) -> None:

@@ -18,7 +18,7 @@ INITIAL = "initial: "  # before the name of a site, in the beginning of a checkp
 
 
 class SavedRun(NamedTuple):
-    """The folder of a checkpoint, read."""
+    """The contents of a checkpoint's folder."""
 
     folder: Path
     beginning: container.Contents
@@ -90,7 +90,7 @@ class SavedRun(NamedTuple):
         return problem.in_blocks(self.blocks)
 
     def store(self, ends: Sequence[int] | None = None) -> HistoryStore:
-        """The recorded rows, with room for all rows of a run of these lengths."""
+        """The recorded rows, with room for a run with these ``ends``."""
         begun, recorded = self.beginning.facts["begun"], self.beginning.facts["recorded"]
         every, certify_every = self.identity["record"]["every"], self.identity["certify_every"]
         planned = recorded_steps(every, certify_every, ends or self.ends, after=begun)

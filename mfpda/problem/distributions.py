@@ -62,7 +62,7 @@ class PowerNormal(dist.Distribution):
 
 
 class Penalty(NamedTuple):
-    """The paper's regulariser as a prior for every parameter and a temperature."""
+    """The paper's regulariser as a temperature and a prior for every parameter."""
 
     prior: dist.Distribution
     temperature: float

@@ -216,7 +216,7 @@ def _named_dims(found: Mapping[str, SiteRecord], declaration: Declaration) -> di
         for dim, size in zip(named[name], shape, strict=True):
             if dim in found or sizes.setdefault(dim, size) != size:
                 clash = "a site's name" if dim in found else f"sizes {sizes[dim]} and {size}"
-                raise InputError(f"one size for dim {dim!r}, and no site of its name", clash, "Rename one of them.")
+                raise InputError(f"one size for dim {dim!r}, and no site named so", clash, "Rename one of them.")
             labels = len(coords.get(dim, range(size)))
             if labels != size:
                 raise InputError(f"{size} coords for dim {dim!r}", f"{labels}", "Give one label per entry.")

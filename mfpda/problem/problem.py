@@ -116,7 +116,7 @@ class Problem:
         return self.potential(jnp.zeros((len(self.x), *self.neuron.output)))
 
     def per_example(self, function: Callable[..., Array], z: Array, batch: Array | None = None) -> Array:
-        """Map a method of the loss over the examples, or those of a batch, and the rows of z."""
+        """Map a method of the loss over the rows of z and the examples (or a batch of them)."""
         y = self.y if batch is None or self.y is None else self.y[batch]
         return self.loss.over_rows(function, z, y)
 

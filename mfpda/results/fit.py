@@ -42,7 +42,7 @@ class Selected(NamedTuple):
 class Fit:
     """A finished run: its particles, and the density q_g that they approximate.
 
-    ``particles`` and ``predict`` are the run's own M particles. ``potential`` and ``sample`` describe the fitted
+    ``particles`` and ``predict`` describe the run's own M particles. ``potential`` and ``sample`` describe the fitted
     density
 
         q_g proportional to p0(theta) exp(-(1/T) sum_i weight_i g_i . h(theta, x_i)),
@@ -173,9 +173,9 @@ class Fit:
             temper: how to sample q_g. By default the run's ``Temper``, or ``Temper()``.
             replicates: the number of independent samples, at least 4. The error is measured between them.
             particles: the size of each replicate, at least 200. By default the run's M, and at least 1000. More
-                particles sharpen the bound. More replicates do not reduce the bias of small ones.
-            level: the level of the one-sided upper bound.
-            bound: a bound on |h(theta, x)|, if you know one. With it, the distance to the optimal prediction is bounded
+                particles sharpen the bound. More small replicates do not reduce their bias. level: the level of the
+            one-sided upper bound. bound: a bound on |h(theta, x)|, if you know one. With it, the distance to the
+            optimal prediction is bounded
                 at every input.
 
         A mini-batch run is certified on all its data, a stream on the weighted problem of the anchors it has drawn.

@@ -29,9 +29,9 @@ class DualCoordinateAscent(Rule):
 
         u_i = z_i - V_i (l'(u_i) - g_i) / (n T).
 
-    The weights then take the factor exp(-h(theta, x_i) . (change of g_i) / (n T)). After at least one example,
-    the pass ends before the effective sample size would be below ``share`` M. The kernel then moves the particles at
-    the new potential. g begins at 0, whose density is the prior.
+    The weights then take the factor exp(-h(theta, x_i) . (change of g_i) / (n T)). The pass has at least one example,
+    and ends before the effective sample size falls below ``share`` M. The kernel then moves the particles at the new
+    potential. g begins at 0, whose density is the prior.
 
     Recorded: how many examples had a step, and the effective sample size that remains.
     """

@@ -38,10 +38,10 @@ class DualNewton(Rule):
     exp(-H (g_new - g) / (n T)) leave an effective sample size of ``share`` M. With ``start="reweight"`` the particles
     are resampled by these weights and lose no mode. The first potential is the prior, g = 0, whose draws are exact.
 
-    Averaging: at the k-th step whose residual l'(z) - g rises or is at noise level, alpha is at most 2 / (k + 2). Then
-    g is an average in which target k counts k + 1 times, and its error falls below that of one set of M particles. If k
-    is 1 or 2, a residual that halves resets k to 0, and a smaller fall leaves k as it is. From k = 3 on, every step
-    raises k. A step that the trust region shortens always sets k = 0.
+    Averaging: k counts the steps whose residual l'(z) - g rises or is at noise level. There alpha <= 2 / (k + 2).
+    Then g is an average in which target k counts k + 1 times, and its error falls below that of one set of M
+    particles. If k is 1 or 2, a residual that halves resets k to 0, and a smaller fall leaves k as it is. From k = 3
+    on, every step raises k. A step that the trust region shortens always sets k = 0.
 
     Renewal: the masses of distant modes come from the first steps, and averages over the same particles do not correct
     them. So from k = 16 on, every 16 steps, the run tempers M new particles from the prior (it keeps the old ones if
@@ -90,7 +90,7 @@ class DualNewton(Rule):
         return Renewal((state.age >= RENEW_EVERY) & (state.settled >= RENEW_EVERY), state.settled)
 
     def renewed(self, state: NewtonState, times: int) -> NewtonState:
-        """Make each step averaged so far count less by the factor ``times``."""
+        """Divide the count of the steps averaged so far by ``times``."""
         return state._replace(settled=state.settled / times, age=jnp.zeros_like(state.age))
 
     def stats(self, state: NewtonState) -> dict[str, Array]:

@@ -24,9 +24,9 @@ class FictitiousPlay(Rule):
 
         z_i <- (1 - rate) z_i + rate E_q h(theta, x_i),      c_i = w_i l'(z_i, y_i),      gamma = 1
 
-    for the anchors i of the batch. An anchor's first z_i is its prediction. c depends on predictions alone, so this
-    averages predictions in place of the laws, q <- (1 - rate) q + rate (the Gibbs density of c). It converges for rates
-    below about 2 / (1 + stiffness). The dual g = l'(z) is feasible.
+    for the anchors i of the batch. An anchor's first z_i is its prediction. c depends on predictions alone, so
+    averaging these replaces q <- (1 - rate) q + rate (the Gibbs density of c). It converges for rates below about 2 /
+    (1 + stiffness). The dual g = l'(z) is feasible.
     """
 
     rate: float = 0.1

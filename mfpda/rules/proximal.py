@@ -1,4 +1,4 @@
-"""The best dual by the particles' estimate: a step of several rules."""
+"""The best dual by the particles' estimate: a step that several rules share."""
 
 import jax
 import jax.numpy as jnp

@@ -95,7 +95,7 @@ def test_particles_that_devices_cannot_share_are_refused(small):
 
 @pytest.mark.parametrize(
     ("given", "match"),
-    [([], "a list of JAX devices"), ([0], "a list of JAX devices"), (2 * jax.devices(), "every device once")],
+    [([], "a list of JAX devices"), ([0], "a list of JAX devices"), (2 * jax.devices(), "no device twice")],
 )
 def test_devices_that_are_none_are_refused(given, match):
     with pytest.raises(mfpda.InputError, match=match):

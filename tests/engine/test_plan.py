@@ -163,7 +163,7 @@ def test_dims_with_names_that_arviz_needs(name):
         ("dims for the neuron's sites.*'v'", of_three, {"dims": {"v": ["a"]}}),
         ("coords for dims of the sites.*'b'", of_three, {"dims": {"w": "a"}, "coords": {"b": [1, 2, 3]}}),
         ("3 coords for dim 'a'", of_three, {"dims": {"w": ["a"]}, "coords": {"a": [1, 2]}}),
-        ("no site of its name", of_three, {"dims": {"w": ["w"]}}),
+        ("no site named so", of_three, {"dims": {"w": ["w"]}}),
         ("without '/'", lambda x: x[0] * numpyro.sample("layer/w", NORMAL), {}),
         ("init for the neuron's sites.*'v'", neuron, {"init": {"v": NORMAL}}),
         (r"shape \(\) as init of site 'w'.*\(2,\)", neuron, {"init": {"w": NORMAL.expand([2])}}),
