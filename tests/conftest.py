@@ -37,8 +37,13 @@ def pytest_configure(config):
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _drop_programs():
-    """Drop what a test file compiled, so that memory does not grow from file to file."""
+def _programs(request):
+    """Compile faster, without optimisations, unless a file is marked ``optimised`` or only slow tests run.
+
+    Afterwards drop what the file compiled, so that memory does not grow from file to file.
+    """
+    optimised = request.config.option.markexpr == "slow" or request.node.get_closest_marker("optimised")
+    jax.config.update("jax_disable_most_optimizations", not optimised)
     yield
     jax.clear_caches()
     gc.collect()

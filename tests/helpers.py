@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+import pytest
 import xarray as xr
 
 import mfpda
@@ -23,6 +24,11 @@ NEURONS = {
 }
 LOSSES = {"squared": mfpda.losses.Squared(), "logistic": mfpda.losses.Logistic()}
 WIDE_BOUNDS = {"tanh_squared": (-4, 4), "tanh_logistic": (-14, 14), "sine_squared": (-18, 18)}
+
+
+def slow_but(kept, names):
+    """The names as parameters of a test: those kept in the default run, the others slow."""
+    return [name if name in kept else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
 def reference(name):

@@ -18,7 +18,7 @@ from mfpda.kernels import KERNELS
 from mfpda.persistence import files
 from mfpda.results import Fit
 from mfpda.results.verdict import Finding
-from tests.helpers import MODEL_FILE
+from tests.helpers import MODEL_FILE, slow_but
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_every_argument_of_fit_can_be_set(model_file, monkeypatch, capsys):
     assert fitted(monkeypatch, ["run", model_file, "--quiet", "--batch-size", "none"])["batch_size"] is None
 
 
-@pytest.mark.parametrize("kernel", ["mala", "blackjax:hmc", "numpyro:HMC"])
+@pytest.mark.parametrize("kernel", slow_but(["blackjax:hmc"], ["mala", "blackjax:hmc", "numpyro:HMC"]))
 def test_a_kernel_by_its_name(model_file, monkeypatch, capsys, kernel):
     seen = fitted(monkeypatch, ["run", model_file, "--quiet", "--kernel", kernel])
     assert KERNELS.name_of(seen["fit"].kernel) == kernel

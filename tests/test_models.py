@@ -9,6 +9,8 @@ import pytest
 import mfpda
 from mfpda.cli import _module
 
+pytestmark = pytest.mark.optimised
+
 FILES = sorted((Path(__file__).parents[1] / "models").glob("*.py"))
 
 

@@ -12,6 +12,8 @@ from mfpda import InputError, studies
 from mfpda.cli import STUDY, _module
 from mfpda.engine import outer_step
 
+pytestmark = pytest.mark.optimised
+
 FOLDER = Path(__file__).parents[1] / "models" / "paper"
 README = FOLDER / "README.md"
 # Of every study, the claims (by their place) whose direction the quick size is enough to see.

@@ -13,6 +13,8 @@ from mfpda.core import schedules
 from mfpda.exact import Quadrature
 from tests.helpers import reference
 
+pytestmark = pytest.mark.optimised
+
 
 @pytest.fixture(scope="module")
 def tanh_squared():

@@ -6,6 +6,8 @@ import nbclient
 import nbformat
 import pytest
 
+pytestmark = pytest.mark.optimised
+
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "tutorials").glob("*.ipynb"))
 
 

@@ -173,9 +173,9 @@ class Fit:
             temper: how to sample q_g. By default the run's ``Temper``, or ``Temper()``.
             replicates: the number of independent samples, at least 4. The error is measured between them.
             particles: the size of each replicate, at least 200. By default the run's M, and at least 1000. More
-                particles sharpen the bound. More small replicates do not reduce their bias. level: the level of the
-            one-sided upper bound. bound: a bound on |h(theta, x)|, if you know one. With it, the distance to the
-            optimal prediction is bounded
+                particles sharpen the bound. More small replicates do not reduce their bias.
+            level: the level of the one-sided upper bound.
+            bound: a bound on |h(theta, x)|, if you know one. With it, the distance to the optimal prediction is bounded
                 at every input.
 
         A mini-batch run is certified on all its data, a stream on the weighted problem of the anchors it has drawn.

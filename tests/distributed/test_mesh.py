@@ -15,6 +15,8 @@ import pytest
 import mfpda
 from mfpda.distributed import mesh as devices
 
+pytestmark = pytest.mark.optimised
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -21,6 +21,8 @@ from mfpda.results.fit import Fit
 from mfpda.sampling import tempering
 from tests.helpers import reference, single_index
 
+pytestmark = pytest.mark.optimised
+
 NAMES = ["tanh_squared", "sine_squared", "tanh_logistic"]
 ONCE = mfpda.Record(every=10_000)
 
@@ -138,6 +140,7 @@ class AlwaysAccepts(mfpda.Kernel):
         return Evaluated.at(theta, potential), KernelInfo(state.energy, jnp.ones(()), jnp.zeros((), bool))
 
 
+@pytest.mark.slow
 def test_a_biased_sampler_inside_is_seen():
     off = errors_off(linear_fit(), temper=Temper(kernel=AlwaysAccepts(), moves=20))
     assert off["gap"] > 2 * LARGEST, off

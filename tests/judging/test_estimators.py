@@ -15,6 +15,8 @@ from mfpda.problem import losses
 from mfpda.problem.problem import Problem
 from tests.helpers import reference
 
+pytestmark = pytest.mark.optimised
+
 
 def gaussian_entropy(p, scale=1.0):
     return 0.5 * p * math.log(2 * math.pi * math.e * scale**2)

@@ -15,6 +15,8 @@ from mfpda.judging.stein import stein_test
 from mfpda.problem import losses
 from mfpda.problem.problem import Problem
 
+pytestmark = pytest.mark.optimised
+
 
 @functools.cache
 def law_of(prior, p=1):

@@ -12,6 +12,7 @@ import mfpda
 from mfpda import InputError
 from mfpda.engine import outer_step
 from mfpda.kernels import KERNELS, Kernel, KernelInfo, Position
+from tests.helpers import slow_but
 from tests.kernels.conformance import CHECKS, MODEL
 
 
@@ -46,12 +47,8 @@ class Independent(Kernel):
 OURS = {"docstring": lambda: from_the_docstring()(), "without a step size": Independent}
 
 
-def quick_or_slow(name):
-    """Every fit compiles for ten seconds: one kernel of each library in the default run, the others in the slow one."""
-    return () if ":" not in name or name.lower().endswith(":hmc") else pytest.mark.slow
-
-
-NAMES = [pytest.param(name, marks=pytest.mark.slow if "nuts" in name.lower() else ()) for name in KERNELS]
+# Programs take long to compile: one kernel of each other library in the default run, the rest in the slow one.
+NAMES = slow_but([name for name in KERNELS if ":" not in name or name.lower().endswith(":hmc")], KERNELS)
 
 
 def kernel_of(name):
@@ -73,7 +70,7 @@ def test_it_prints_as_itself(kernel):
     assert eval(repr(kernel), known) == kernel
 
 
-@pytest.mark.parametrize("name", ["docstring", *(pytest.param(name, marks=quick_or_slow(name)) for name in KERNELS)])
+@pytest.mark.parametrize("name", ["docstring", *NAMES])
 def test_auto_step_size_runs_and_does_not_diverge(name):
     """A new kernel runs in fit, compiled once, with a step size of its own choice: adjusted ones near their target."""
     kernel = kernel_of(name)

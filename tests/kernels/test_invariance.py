@@ -15,6 +15,9 @@ from mfpda.kernels import KERNELS
 from mfpda.kernels.base import Evaluated, KernelInfo, metropolis
 from mfpda.problem import losses
 from mfpda.problem.problem import Problem
+from tests.helpers import slow_but
+
+pytestmark = pytest.mark.optimised
 
 FALSE_FAILURE_RATE = 1e-4  # of each test below, for a kernel that is right
 DRAWS, STEPS = 200_000, 5
@@ -32,10 +35,7 @@ STEP_SIZES = {
 }
 CLAIMED = [name for name in KERNELS if KERNELS.resolve(name).adjusted]
 CLAIMED += [f"blackjax:{name}" for name in mfpda.FromBlackJAX.targets if f"blackjax:{name}" not in KERNELS]
-ADJUSTED = [
-    pytest.param(name, marks=pytest.mark.slow if "nuts" in name.lower() else ())  # a minute each: trees in lockstep
-    for name in CLAIMED
-]
+ADJUSTED = slow_but(["mala", "blackjax:hmc", "numpyro:HMC"], CLAIMED)
 
 SITES = {"w": dist.Gumbel(0, 1), "b": dist.Gumbel(0, 1)}
 MODEL = Model.from_function(lambda theta, x: jnp.tanh(theta["w"] * x + theta["b"]), SITES, losses.Squared(), 1.0)

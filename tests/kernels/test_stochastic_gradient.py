@@ -14,6 +14,7 @@ from mfpda import ULA, GibbsPotential, InputError, Model, StochasticGradient, sa
 from mfpda.problem import losses
 from mfpda.problem.problem import Problem
 from mfpda.sampling import tuning
+from tests.helpers import slow_but
 
 STANDARD_ERRORS = 4.5  # of a normal estimate: a false-failure rate of 7e-6 for each number compared
 SCALE, TEMPERATURE, GAMMA = 1.5, 0.5, 0.8
@@ -163,7 +164,7 @@ def test_the_bias_on_a_quadratic_is_predicted():
     assert all(abs(error) < STANDARD_ERRORS for error in errors.values()), errors
 
 
-@pytest.mark.parametrize("broken", BROKEN)
+@pytest.mark.parametrize("broken", slow_but(BROKEN[:1], BROKEN))
 def test_wrong_chances_and_wrong_weights_are_seen(broken, monkeypatch):
     monkeypatch.setattr(GibbsPotential, "thinning", broken)
     with pytest.raises(AssertionError):

@@ -12,6 +12,7 @@ import mfpda
 from mfpda.problem.binding import bind
 from mfpda.problem.data import DataSet
 from mfpda.progress.state import current_potential
+from tests.helpers import slow_but
 
 OUTER_STEPS, BATCH = 7, 8
 
@@ -52,7 +53,7 @@ def by_hand_classes(theta, x, y):
     return p - np.eye(3)[y]
 
 
-@pytest.mark.parametrize("classes", [False, True])
+@pytest.mark.parametrize("classes", slow_but([True], [False, True]))
 def test_coefficients_after_seven_mini_batch_steps_are_algorithm_ones_sum(classes):
     """2 / ((t+2)(t+1)) sum_s s l'(h_s(x_s)) over the batches, which is gamma c, in plain NumPy."""
     fit, x, y, indices, ensembles = run(classes)
@@ -69,7 +70,7 @@ def test_coefficients_after_seven_mini_batch_steps_are_algorithm_ones_sum(classe
     assert np.abs(coefficients).max() > 1e-3
 
 
-@pytest.mark.parametrize("classes", [False, True])
+@pytest.mark.parametrize("classes", slow_but([True], [False, True]))
 def test_fast_form_and_sum_form_of_the_gradient_agree(classes):
     """grad g-bar of Algorithm 1, summed over steps and examples, against the gradient of the run's last potential."""
     fit, x, y, indices, ensembles = run(classes)

@@ -16,6 +16,8 @@ import mfpda
 from mfpda.kernels import KERNELS
 from tests.helpers import reference, single_index
 
+pytestmark = pytest.mark.optimised
+
 PROBLEMS = ["tanh_squared", "sine_squared", "tanh_logistic", "circles", "fifty_dimensions"]
 
 

@@ -11,6 +11,7 @@ import scipy.stats
 import mfpda
 from mfpda import InputError, sampling
 from mfpda.starts import STARTS, Moved, Start, move
+from tests.helpers import slow_but
 from tests.kernels.conformance import MODEL, potential_of
 from tests.kernels.test_invariance import POTENTIAL as GUMBEL
 from tests.starts import conformance
@@ -141,7 +142,7 @@ def test_with_stale_gradients_it_would_not(stale):
     assert max(p_values(Shuffle())) < FALSE_FAILURE_RATE
 
 
-@pytest.mark.parametrize("name", ["mala", "blackjax:hmc"])
+@pytest.mark.parametrize("name", slow_but(["mala"], ["mala", "blackjax:hmc"]))
 def test_in_a_fit_nothing_is_stale_after_a_start_that_moves_particles(name, small):
     """What the ensemble keeps of V is V's at its places, under the last potential: rejected particles kept it."""
     fit = mfpda.fit(
