@@ -30,7 +30,7 @@ def pytest_configure(config):
     if CACHE not in os.environ:
         os.environ[CACHE] = tempfile.mkdtemp(prefix="compiled")
         config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(CACHE), ignore_errors=True))
-    compilations = {"jax_compilation_cache_dir": os.environ[CACHE], "jax_persistent_cache_min_compile_time_secs": 0.2}
+    compilations = {"jax_compilation_cache_dir": os.environ[CACHE], "jax_persistent_cache_min_compile_time_secs": 0.05}
     for name, value in compilations.items():
         jax.config.update(name, value)
         os.environ[name.upper()] = str(value)

@@ -11,8 +11,6 @@ from mfpda.kernels import KERNELS
 from mfpda.rules import RULES
 from mfpda.starts import STARTS
 
-pytestmark = pytest.mark.optimised
-
 ROOT = Path(__file__).parents[1]
 GUIDES = sorted((ROOT / "tutorials" / "guides").glob("*.md"))
 PAGES = [ROOT / "README.md", ROOT / "models" / "paper" / "README.md", *GUIDES]

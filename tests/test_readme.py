@@ -4,14 +4,10 @@ import doctest
 import re
 from pathlib import Path
 
-import pytest
-
 from mfpda.cli import _parser
 from mfpda.kernels import KERNELS
 from mfpda.rules import RULES
 from mfpda.starts import STARTS
-
-pytestmark = pytest.mark.optimised
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

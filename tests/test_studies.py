@@ -16,8 +16,6 @@ from mfpda import InputError, studies
 from mfpda.cli import main
 from mfpda.studies import Claim, Estimate, higher, lower, sweep
 
-pytestmark = pytest.mark.optimised
-
 STUDY = """
 import matplotlib.pyplot as plt
 import numpy as np

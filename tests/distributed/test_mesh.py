@@ -15,8 +15,6 @@ import pytest
 import mfpda
 from mfpda.distributed import mesh as devices
 
-pytestmark = pytest.mark.optimised
-
 ROOT = Path(__file__).parents[2]
 
 

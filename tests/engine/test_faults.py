@@ -26,8 +26,6 @@ from tests.helpers import draw, same
 from tests.kill_and_resume import compare_rows, compare_states, kill_and_resume, left_alone
 from tests.persistence.test_checkpoint import unwritable
 
-pytestmark = pytest.mark.optimised
-
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):

@@ -14,8 +14,6 @@ from mfpda.judging.certificate import certify
 from mfpda.problem import losses
 from mfpda.problem.problem import Problem
 
-pytestmark = pytest.mark.optimised
-
 LARGEST = 5.4  # errors: exceeded with probability 1e-3 by Student's t with the 7 degrees of freedom of 8 replicates
 
 

@@ -53,6 +53,7 @@ def test_in_many_dimensions_it_is_off_and_says_so():
     assert 5 < H.value - gaussian_entropy(51) < 15
 
 
+@pytest.mark.slow
 def test_kl_to_the_prior_in_fifty_dimensions():
     """h = theta . x and one anchor: q is the prior shifted by m, KL = |m|^2 / (2 s^2)."""
     p, scale, temperature = 51, 0.5, 0.1

@@ -17,8 +17,6 @@ from mfpda.problem import losses
 from mfpda.problem.problem import Problem
 from tests.helpers import slow_but
 
-pytestmark = pytest.mark.optimised
-
 FALSE_FAILURE_RATE = 1e-4  # of each test below, for a kernel that is right
 DRAWS, STEPS = 200_000, 5
 # Long steps, with acceptances of 0.5 to 0.9 here: short ones would be accepted whatever the ratio.
