@@ -33,7 +33,7 @@ def versions() -> dict[str, str]:
 
 
 def provenance(key: Array, model: Model) -> dict[str, str | int | float]:
-    """Versions, platform and time, known when a run begins."""
+    """What is known of a run when it begins: versions, model and key."""
     return {
         "creator": "mfpda",
         "format": FORMAT,
