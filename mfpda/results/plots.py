@@ -69,14 +69,17 @@ def stat(inference_data: RunData, name: str = "risk", ax: Axes | None = None) ->
 def band(
     values: xr.DataArray, ax: Axes | None = None, label: str | None = None, over: str = "seed", **style: Any
 ) -> Axes:
-    """Plot the mean over seeds against the other dimension of a DataArray, with a band of one standard error."""
+    """Plot the mean over seeds against the other dimension of a DataArray, with a band of one standard error.
+
+    Points with an infinite value, such as a bound without a certificate, are left out.
+    """
     others = [dim for dim in values.dims if dim != over]
     if over not in values.dims or len(others) != 1:
         found, advice = f"dimensions {listed(values.dims)}", "Select one value of each other one: values.sel(...)."
         raise InputError(f"a DataArray over {over!r} and one other dimension", found, advice)
     ax = _axes(ax)
     (dim,) = others
-    values = values.dropna(dim, how="all")
+    values = values.where(~np.isinf(values).any(over)).dropna(dim, how="all")
     mean, error = values.mean(over), values.std(over, ddof=1) / np.sqrt(values.count(over))
     (line,) = ax.plot(values[dim], mean, label=label, **style)
     ax.fill_between(values[dim], mean - error, mean + error, color=line.get_color(), alpha=0.25, linewidth=0)

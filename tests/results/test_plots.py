@@ -418,10 +418,11 @@ def test_figures_take_axes(certified, draw):
 
 
 def test_a_band_is_the_mean_and_one_standard_error_over_seeds():
-    values = xr.DataArray([[1.0, 3.0], [2.0, 6.0], [np.nan, np.nan]], {"t": [1, 10, 20]}, dims=("t", "seed"))
+    numbers = [[1.0, 3.0], [2.0, 6.0], [np.nan, np.nan], [1.0, np.inf]]
+    values = xr.DataArray(numbers, {"t": [1, 10, 20, 30]}, dims=("t", "seed"))
     ax = plots.band(values, label="risk")
     (line,) = ax.lines
-    np.testing.assert_allclose(line.get_xydata(), [[1, 2], [10, 4]])  # a step that no seed has is not drawn
+    np.testing.assert_allclose(line.get_xydata(), [[1, 2], [10, 4]])  # not a step that no seed has, nor an infinite one
     corners = ax.collections[0].get_paths()[0].vertices
     assert {(1.0, 1.0), (1.0, 3.0), (10.0, 2.0), (10.0, 6.0)} <= {tuple(corner) for corner in corners.round(6)}
     with pytest.raises(InputError, match="over 'seed' and one other dimension"):
