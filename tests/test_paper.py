@@ -40,7 +40,7 @@ def test_every_study_is_known():
     assert files == set(SAFE)
 
 
-# More than ten seconds, even quick.
+# More than a few seconds, even quick.
 LONG = (
     "samplers",
     "entropy",
@@ -52,6 +52,7 @@ LONG = (
     "multiclass",
     "mnist",
     "alignment",
+    "circles",
 )
 
 

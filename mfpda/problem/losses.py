@@ -46,7 +46,8 @@ class Loss:
     convex = False
 
     def __init_subclass__(cls) -> None:
-        if "value" in vars(cls) and cls.__mro__[1].value is not Loss.value:  # another value: no formula is inherited
+        earlier = next(base for base in cls.__mro__[1:] if "value" in vars(base))
+        if "value" in vars(cls) and earlier is not Loss:  # another value: no formula is inherited
             for name in ("convex", "derivative", "conjugate", "domain", "projected", "strong_convexity"):
                 if name not in vars(cls):
                     setattr(cls, name, vars(Loss)[name])

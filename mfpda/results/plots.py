@@ -79,7 +79,7 @@ def band(
         raise InputError(f"a DataArray over {over!r} and one other dimension", found, advice)
     ax = _axes(ax)
     (dim,) = others
-    values = values.where(~np.isinf(values).any(over)).dropna(dim, how="all")
+    values = values.where((np.abs(values) != np.inf).all(over)).dropna(dim, how="all")
     mean, error = values.mean(over), values.std(over, ddof=1) / np.sqrt(values.count(over))
     (line,) = ax.plot(values[dim], mean, label=label, **style)
     ax.fill_between(values[dim], mean - error, mean + error, color=line.get_color(), alpha=0.25, linewidth=0)

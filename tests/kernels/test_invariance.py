@@ -107,6 +107,7 @@ def test_what_was_broken_was_right_before():
     assert min(p_values(NothingWrong())) > FALSE_FAILURE_RATE / 2
 
 
+@pytest.mark.slow
 def test_our_mala_takes_blackjaxs_steps():
     """The same keys lead both along the same path: two derivations of one algorithm."""
     potential, key = POTENTIAL, jax.random.key(1)
