@@ -53,7 +53,7 @@ class Plug:
         super().__init_subclass__(**options)
         dataclasses.dataclass(frozen=True)(cls)
         own = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
-        for base in cls.__mro__[1:-2]:
+        for base in filter(dataclasses.is_dataclass, cls.__mro__[1:]):
             wrong = own.intersection(vars(base)) - {field.name for field in dataclasses.fields(base)}
             if wrong:
                 advice = f"Write it without a type: {min(wrong)} = ..."

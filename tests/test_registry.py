@@ -282,3 +282,16 @@ def test_an_option_of_the_class_is_no_field():
 
         class Sledge(Hammer):
             loud: bool = False
+
+
+def test_a_plug_may_have_other_base_classes():
+    class Painted:
+        colour = "red"
+
+    class First(Painted, Hammer):
+        pass
+
+    class Last(Hammer, Painted):
+        pass
+
+    assert (First(3.0).colour, Last(3.0).weight) == ("red", 3.0)

@@ -288,7 +288,8 @@ def _required(y: object, what: str, ndim: int | None = None) -> np.ndarray:
 
 def _refuse(y: np.ndarray, wrong: np.ndarray, expected: str, advice: str) -> None:
     if wrong.any():
-        found = f"{int(wrong.sum())} other labels, the first y[{int(np.argmax(wrong))}] = {y[wrong][0]}"
+        others = "1 other label" if wrong.sum() == 1 else f"{int(wrong.sum())} other labels"
+        found = f"{others}, the first y[{int(np.argmax(wrong))}] = {y[wrong][0]}"
         raise InputError(expected, found, advice)
 
 

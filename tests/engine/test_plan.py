@@ -268,7 +268,7 @@ def test_labels_outside_softmax(wrong):
     y = np.zeros(20)
     y[5] = wrong
     body = lambda x: jnp.ones(3) * numpyro.sample("w", NORMAL)  # noqa: E731
-    refused(r"labels 0..2.*1 other labels, the first y\[5\]", model_of(body, losses.Softmax()), (X, y))
+    refused(r"labels 0..2.*1 other label, the first y\[5\]", model_of(body, losses.Softmax()), (X, y))
 
 
 @pytest.mark.parametrize(

@@ -334,6 +334,8 @@ def test_predictions_are_within_their_bounds():
         off = grid.predictions(law) - ours.optimum.predictions
         ratios.append(certificate.prediction_rms_bound / np.sqrt(np.mean(off**2)))
         assert ratios[-1] >= 1
+        exact = np.sqrt(2 * grid.fenchel_young(np.asarray(fit.dual, float), grid.predictions(law)))
+        assert certificate.prediction_rms_bound < 1.1 * exact  # as small as the exact gap allows
         assert np.abs(off).max() <= certificate.prediction_bound
         np.testing.assert_allclose(certificate.predictions, grid.predictions(law), atol=0.02)
     assert min(ratios) < 3

@@ -174,7 +174,7 @@ def test_exact_newton_reaches_the_optimum(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", slow_but(["tanh_logistic"], NAMES))
+@pytest.mark.parametrize("name", NAMES)
 def test_the_yardstick_runs_newton_too(name):
     """``Quadrature.run`` on a finer grid takes the steps of the walk on it, to a gap below 1e-8 and the references."""
     grid = named(name, 121)
