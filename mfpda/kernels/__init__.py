@@ -6,6 +6,7 @@ from mfpda.kernels.base import AUTO, Auto, Kernel, KernelInfo, KernelState, Posi
 from mfpda.kernels.from_blackjax import FromBlackJAX
 from mfpda.kernels.from_numpyro import FromNumPyro
 from mfpda.kernels.gradient_descent import GradientDescent
+from mfpda.kernels.hmc import HMC
 from mfpda.kernels.mala import MALA
 from mfpda.kernels.stochastic_gradient import StochasticGradient
 from mfpda.kernels.ula import ULA
@@ -19,6 +20,7 @@ KERNELS: Registry[Kernel] = Registry(
     {
         "ula": ULA,
         "mala": MALA,
+        "hmc": HMC,
         "underdamped": Underdamped,
         "stochastic_gradient": StochasticGradient,
         "gradient_descent": GradientDescent,

@@ -117,6 +117,10 @@ class Kernel(Plug):
             raise InputError(f"a number as step_size of {type(self).__name__}", "'auto'", advice)
         return with_step_size(self, 1 / jnp.sqrt(curvature))
 
+    def around(self, centre: Array, spread: Array) -> Self:
+        """Return the kernel for particles of this mean and standard deviation, coordinate by coordinate."""
+        return self
+
     def longest_step(self, spread: Array) -> Array:
         """Bound the tuned step size, for particles of this standard deviation. There is no bound by default."""
         return jnp.asarray(jnp.inf)

@@ -1,7 +1,9 @@
 """M particles through one kernel: the ensemble, tuned step sizes, tempering."""
 
+from mfpda.sampling.calibration import calibrated
 from mfpda.sampling.ensemble import (
     Ensemble,
+    Retune,
     SampleStats,
     begin,
     draw_initial,
@@ -12,4 +14,4 @@ from mfpda.sampling.ensemble import (
     run_with,
     trace,
 )
-from mfpda.sampling.tempering import FEWEST_TEMPERED, Tempering, TemperingStats
+from mfpda.sampling.tempering import FEWEST_TEMPERED, Ladder, Tempered, Tempering, TemperingStats

@@ -1,11 +1,18 @@
 """Tempering: exact draws of the prior annealed to a Gibbs potential (Del Moral, Doucet and Jasra 2006).
 
 The potentials are V_beta = (1 - beta)(-log p0) + beta V, with beta from 0 to 1. At each new beta', particles are
-weighted by exp(-(beta' - beta)(V + log p0)), resampled, and moved by a kernel that leaves exp(-V_beta') invariant. Each
-beta' is as large as the weights allow (Jasra, Stephens, Doucet and Tsagaris 2011). Particles end in all modes in the
-right proportions, because they spread over the modes while these can still be reached from the prior.
+weighted by exp(-(beta' - beta)(V + log p0)), resampled, and moved by a kernel that leaves exp(-V_beta') invariant.
+Particles end in all modes in the right proportions, because they spread over the modes while these can still be
+reached from the prior. The first particles are resampled from many draws of the prior, which need no gradient.
+
+A pilot chooses each beta' as large as the weights allow (Jasra, Stephens, Doucet and Tsagaris 2011), but takes at least
+20 steps: weights know nothing of a mode that no particle has found yet, and moves at small beta find it. It tunes the
+kernel, and moves until the energies V + log p0 have forgotten where they began (Buchholz, Chopin and Jacob 2021). It
+returns these choices as a ``Ladder``. A sample with a fixed ladder chooses nothing. Its estimate of the normaliser, and
+the product of that estimate and a mean over its particles, are then unbiased.
 """
 
+import dataclasses
 from functools import partial
 from typing import NamedTuple
 
@@ -17,7 +24,7 @@ from jax.scipy.special import logsumexp
 from mfpda import sampling
 from mfpda.core import check_share, ess_fraction, largest_step, positive_count, systematic
 from mfpda.errors import InputError
-from mfpda.kernels import KERNELS, MALA, Kernel, step_size_of
+from mfpda.kernels import HMC, KERNELS, Kernel, step_size_of, with_step_size
 from mfpda.problem import GibbsPotential
 from mfpda.registry import Plug
 from mfpda.sampling import tuning
@@ -25,7 +32,10 @@ from mfpda.sampling import tuning
 FEWEST_TEMPERED = 1000  # by default: too long a step in temperature can go unnoticed with fewer particles
 SMALLEST_SHARE = 0.1  # the smallest effective sample size that is sound, divided by M
 SMALLEST_ACCEPTANCE = 0.1  # the smallest mean acceptance that is sound: particles that do not move stay copies
-MOST_TEMPERATURES = 1000  # then the rest is one jump, and the effective sample size shows how large it was
+MOST_TEMPERATURES = 300  # then the rest is one jump, and the effective sample size shows how large it was
+POOL = 16  # draws of the prior per particle
+LONGEST_RUNG = 0.05  # of beta: after a longer step, a mode far out in the prior can be missed by all particles alike
+FORGOTTEN = 0.1  # the correlation of energies with those before the moves at which a pilot stops moving
 
 
 class TemperingStats(NamedTuple):
@@ -35,6 +45,7 @@ class TemperingStats(NamedTuple):
     effective_sample_size: Array  # the smallest over the temperatures; 0 if no particle was in the support of exp(-V)
     log_normaliser: Array  # estimates log of the integral of exp(-V), for a prior with a normalised density
     acceptance: Array
+    correlation: Array  # of energies before and after the moves, the largest over the temperatures
     gradients: Array
 
     def sound(self, particles: int) -> Array:
@@ -43,81 +54,217 @@ class TemperingStats(NamedTuple):
         return enough & (self.acceptance >= SMALLEST_ACCEPTANCE)
 
 
+class Ladder(NamedTuple):
+    """What a pilot chose at each of its ``rungs`` temperatures. A ladder without rungs leaves the choice open."""
+
+    rungs: Array
+    beta: Array
+    moves: Array
+    step_size: Array
+    centre: Array
+    spread: Array
+
+    @classmethod
+    def open(cls, dimensions: int) -> "Ladder":
+        number, vector = jnp.zeros(MOST_TEMPERATURES), jnp.zeros((MOST_TEMPERATURES, dimensions))
+        return cls(jnp.zeros((), int), number, number.astype(int), number, vector, vector)
+
+
+class Tempered(NamedTuple):
+    """Particles of exp(-V), how they were made, and the ladder that they went down."""
+
+    thetas: Array
+    stats: TemperingStats
+    ladder: Ladder
+
+
 class Tempering(Plug):
-    """How to temper: ``moves`` steps of ``kernel``, which must be adjusted, at every temperature.
+    """How to temper: at most ``moves`` steps of ``kernel``, which must be adjusted, at every temperature.
 
     The effective sample size (sum w)^2 / sum w^2 falls to ``share`` M between one temperature and the next.
     """
 
-    kernel: Kernel = MALA()
-    moves: int = 5
+    kernel: Kernel = HMC()
+    moves: int = 30
     share: float = 0.5
 
     def __post_init__(self) -> None:
         kernel = KERNELS.resolve(self.kernel)
         if not kernel.adjusted:
-            advice = "Use MALA(), or an adapter such as FromBlackJAX(blackjax.hmc)."
+            advice = "Use HMC() or MALA(), or an adapter such as FromBlackJAX(blackjax.hmc)."
             raise InputError("an adjusted kernel to temper with (it keeps exp(-V) invariant)", repr(kernel), advice)
         if callable(step_size_of(kernel)):
             advice = "Tempering has no outer step t for a schedule to follow."
             raise InputError('a number or "auto" as step_size of the kernel to temper with', "a schedule", advice)
         tuning.plan(kernel, 1)
-        positive_count(self.moves, "moves")
+        if isinstance(self.moves, (int, float)):  # otherwise a tracer, inside a compiled function
+            positive_count(self.moves, "moves")
         check_share(self.share)
         object.__setattr__(self, "kernel", kernel)
 
-    def sample(self, key: Array, potential: GibbsPotential, particles: int) -> tuple[Array, TemperingStats]:
-        """Draw M flat thetas from the density exp(-V)."""
-        return _temper(key, potential, self, particles)
+    def sample(self, key: Array, potential: GibbsPotential, particles: int, ladder: Ladder | None = None) -> Tempered:
+        """Draw M flat thetas from the density exp(-V), by an open ladder or by the one of a pilot."""
+        ladder = Ladder.open(potential.problem.neuron.size) if ladder is None else ladder
+        return _temper(key, potential, self, particles, ladder)
 
-    def replicates(
-        self, key: Array, potential: GibbsPotential, particles: int, replicates: int
-    ) -> tuple[Array, TemperingStats]:
-        """Draw independent samples, one after another to save memory. The first axis is over the samples."""
-        return _replicates(key, potential, self, particles, replicates)
+    def harder(self, effort: int) -> "Tempering":
+        """Return a tempering with 2^effort times the moves, and steps in temperature that cost 2^effort times less."""
+        return dataclasses.replace(self, moves=self.moves * 2**effort, share=1 - (1 - self.share) / 2**effort)
+
+    def replicates(self, key: Array, potential: GibbsPotential, particles: int, replicates: int) -> Tempered:
+        """Draw independent samples by the ladder of one pilot. The first axis is over the samples."""
+        pilot_key, *keys = jax.random.split(key, replicates + 1)
+        pilot = self.sample(pilot_key, potential, particles)
+        drawn = [self.sample(key, potential, particles, pilot.ladder) for key in keys]
+        return jax.tree.map(lambda *parts: jnp.stack(parts), *drawn)
+
+
+class _Rung(NamedTuple):
+    """Particles weighted and resampled for one beta, before they are moved, and what is known so far."""
+
+    number: Array
+    beta: Array
+    thetas: Array
+    centre: Array
+    spread: Array
+    step_size: Array
+    stats: TemperingStats
+    ladder: Ladder
+    done: Array
 
 
 @partial(jax.jit, static_argnames="particles")
-def _temper(key: Array, potential: GibbsPotential, how: Tempering, particles: int) -> tuple[Array, TemperingStats]:
-    draw_key, tune_key, loop_key = jax.random.split(key, 3)
-    thetas = sampling.draw_prior(draw_key, particles, potential.problem)
-    zero, count = jnp.zeros((), thetas.dtype), jnp.asarray(particles, thetas.dtype)
-    prior = potential.tempered(zero)
-    kernel, retune = tuning.tuned(tune_key, how.kernel, prior, thetas)
-    difference = jax.vmap(lambda theta: potential(theta) - prior(theta))
+def _temper(key: Array, potential: GibbsPotential, how: Tempering, particles: int, ladder: Ladder) -> Tempered:
+    draw_key, choose_key, tune_key, loop_key = jax.random.split(key, 4)
+    drawn = sampling.draw_prior(draw_key, POOL * particles, potential.problem)
+    prior = potential.tempered(jnp.zeros((), float))
+    kernel, retune = tuning.tuned(tune_key, how.kernel, prior, drawn[:particles])
+    descent = _Descent(potential, prior, how, particles, ladder, kernel, retune)
+    rung = jax.lax.while_loop(
+        lambda rung: ~rung.done,
+        lambda rung: descent.next_rung(jax.random.fold_in(loop_key, rung.number), rung),
+        descent.first_rung(choose_key, drawn),
+    )
+    stats = rung.stats._replace(acceptance=rung.stats.acceptance / rung.stats.temperatures)
+    return Tempered(rung.thetas, stats, rung.ladder)
 
-    def next_temperature(carry):
-        last, thetas, kernel, stats = carry
-        resample_key, begin_key, move_key = jax.random.split(jax.random.fold_in(loop_key, stats.temperatures), 3)
-        rise = difference(thetas)
-        rise = jnp.where(jnp.isfinite(rise), rise, jnp.inf)  # infinite outside the support of exp(-V)
-        lost = jnp.all(jnp.isinf(rise))
-        may_stop = (stats.temperatures < MOST_TEMPERATURES - 1) & ~lost
-        ahead = jnp.where(may_stop, largest_step(rise, 1 - last, how.share), 1 - last)
-        beta = jnp.where(ahead >= 1 - last, 1, last + ahead)
-        log_weights = jnp.where(jnp.isinf(rise), jnp.where(lost, 0, -jnp.inf), -(beta - last) * rise)
 
-        thetas = thetas[systematic(resample_key, log_weights)]
-        current = potential.tempered(beta)
-        ensemble = sampling.begin(begin_key, thetas, current, kernel)
-        ensemble, moved, kernel = sampling.run(move_key, ensemble, current, kernel, how.moves, retune)
-        left = jnp.where(lost, 0, count * ess_fraction(log_weights))
-        stats = TemperingStats(
-            temperatures=stats.temperatures + 1,
-            effective_sample_size=jnp.minimum(stats.effective_sample_size, left),
-            log_normaliser=stats.log_normaliser + logsumexp(log_weights) - jnp.log(count),
-            acceptance=stats.acceptance + jnp.mean(moved.acceptance),
-            gradients=stats.gradients + jnp.mean(moved.gradients) + 1,  # sampling.begin takes one
+class _Descent(NamedTuple):
+    """The way from the prior to exp(-V), with an open ladder (a pilot's) or a fixed one."""
+
+    potential: GibbsPotential
+    prior: GibbsPotential
+    how: Tempering
+    particles: int
+    ladder: Ladder
+    kernel: Kernel  # tuned at the prior
+    retune: sampling.Retune
+
+    @property
+    def pilots(self) -> Array:
+        return self.ladder.rungs == 0
+
+    def energies(self, thetas: Array) -> Array:
+        """Return V + log p0 for every particle, infinite outside the support of exp(-V)."""
+        found = jax.vmap(lambda theta: self.potential(theta) - self.prior(theta))(thetas)
+        return jnp.where(jnp.isfinite(found), found, jnp.inf)
+
+    def first_rung(self, key: Array, drawn: Array) -> _Rung:
+        """Choose M of 16 M draws of the prior, with four times as many effective draws as on later rungs."""
+        rise = jax.lax.map(self.energies, drawn.reshape(POOL, self.particles, -1)).ravel()
+        zero, start = jnp.zeros((), float), jnp.zeros((), int)
+        beta, thetas, centre, spread, left, log_ratio = self.weighted(
+            key, start, zero, drawn, rise, 4 * self.how.share / POOL
         )
-        return beta, ensemble.theta, kernel, stats
+        step_size = jnp.where(self.pilots, step_size_of(self.kernel), self.ladder.step_size[0])
+        stats = TemperingStats(start, left, log_ratio, zero, zero, zero)
+        ladder = Ladder.open(drawn.shape[-1])
+        return _Rung(start, beta, thetas, centre, spread, step_size, stats, ladder, jnp.zeros((), bool))
 
-    begun = zero, thetas, kernel, TemperingStats(jnp.zeros((), int), count, zero, zero, zero)
-    _, thetas, _, stats = jax.lax.while_loop(lambda carry: carry[0] < 1, next_temperature, begun)
-    return thetas, stats._replace(acceptance=stats.acceptance / stats.temperatures)
+    def next_rung(self, key: Array, rung: _Rung) -> _Rung:
+        """Move the particles at beta, then weight and resample them for the next beta."""
+        move_key, choose_key = jax.random.split(key)
+        moved = self.move(move_key, rung)
+        number, step_size = rung.number + 1, step_size_of(moved.kernel)
+        chosen = rung.beta, moved.moves, step_size, rung.centre, rung.spread
+        path = (old.at[rung.number].set(new) for old, new in zip(rung.ladder[1:], chosen, strict=True))
+        thetas = moved.ensemble.theta
+        beta, thetas, centre, spread, left, log_ratio = self.weighted(
+            choose_key, number, rung.beta, thetas, self.energies(thetas), self.how.share
+        )
+        stats = TemperingStats(
+            temperatures=number,
+            effective_sample_size=jnp.minimum(rung.stats.effective_sample_size, left),
+            log_normaliser=rung.stats.log_normaliser + log_ratio,
+            acceptance=rung.stats.acceptance + moved.acceptance / moved.moves,
+            correlation=jnp.maximum(rung.stats.correlation, moved.correlation),
+            gradients=rung.stats.gradients + moved.gradients,
+        )
+        step_size = jnp.where(self.pilots, step_size, self.ladder.step_size[number])
+        done = rung.beta >= 1  # then all weights were equal, and nothing was resampled
+        return _Rung(number, beta, thetas, centre, spread, step_size, stats, Ladder(number, *path), done)
+
+    def weighted(
+        self, key: Array, number: Array, last: Array, thetas: Array, rise: Array, share: Array | float
+    ) -> tuple[Array, ...]:
+        """Choose M of the particles for the next beta. Return it, them, their moments and what the weights tell."""
+        lost, count = jnp.all(jnp.isinf(rise)), len(rise)
+        may_stop = (number < MOST_TEMPERATURES - 1) & ~lost
+        ahead = jnp.where(may_stop, jnp.minimum(largest_step(rise, 1 - last, share), LONGEST_RUNG), 1 - last)
+        largest = jnp.where(ahead >= 1 - last, 1, last + ahead)
+        beta = jnp.where(self.pilots | (last >= 1), largest, self.ladder.beta[number])
+        log_weights = jnp.where(jnp.isinf(rise), jnp.where(lost, 0, -jnp.inf), -(beta - last) * rise)
+        chosen = thetas[systematic(key, log_weights, self.particles)]
+        left = jnp.where(lost, 0, jnp.minimum(count * ess_fraction(log_weights), self.particles))
+        found, planned = tuning.moments(thetas, log_weights), (self.ladder.centre[number], self.ladder.spread[number])
+        centre, spread = (jnp.where(self.pilots, *each) for each in zip(found, planned, strict=True))
+        return beta, chosen, centre, spread, left, logsumexp(log_weights) - jnp.log(count)
+
+    def move(self, key: Array, rung: _Rung) -> "_Moved":
+        """Move the particles at beta: a pilot until their energies are forgotten, others as often as the pilot did."""
+        current, before = self.potential.tempered(rung.beta), self.energies(rung.thetas)
+        around = self.how.kernel.around(rung.centre, rung.spread)
+        kernel = with_step_size(self.kernel if around is self.how.kernel else around, rung.step_size)
+        begin_key, move_key = jax.random.split(key)
+        most = jnp.where(self.pilots, self.how.moves, self.ladder.moves[rung.number])
+
+        def unfinished(moved):
+            forgotten = self.pilots & (moved.moves >= 2) & (moved.correlation < FORGOTTEN)
+            return (moved.moves < most) & ~forgotten
+
+        def once_more(moved):
+            step_key = jax.random.fold_in(move_key, moved.moves)
+            ensemble, stats, tuned = sampling.run(step_key, moved.ensemble, current, moved.kernel, 1, self.retune)
+            return _Moved(
+                moved.moves + 1,
+                ensemble,
+                jax.tree.map(lambda new, old: jnp.where(self.pilots, new, old), tuned, moved.kernel),
+                _correlation(before, self.energies(ensemble.theta)),
+                moved.acceptance + jnp.mean(stats.acceptance),
+                moved.gradients + jnp.mean(stats.gradients),
+            )
+
+        ensemble, one = sampling.begin(begin_key, rung.thetas, current, kernel), jnp.ones((), float)  # one gradient
+        begun = _Moved(jnp.zeros((), int), ensemble, kernel, one, jnp.zeros_like(one), one)
+        return jax.lax.while_loop(unfinished, once_more, begun)
 
 
-@partial(jax.jit, static_argnames=("particles", "replicates"))
-def _replicates(
-    key: Array, potential: GibbsPotential, how: Tempering, particles: int, replicates: int
-) -> tuple[Array, TemperingStats]:
-    return jax.lax.map(lambda key: _temper(key, potential, how, particles), jax.random.split(key, replicates))
+class _Moved(NamedTuple):
+    """Particles after some moves at one beta, and what the moves cost and did."""
+
+    moves: Array
+    ensemble: sampling.Ensemble
+    kernel: Kernel
+    correlation: Array  # of energies before and after all moves
+    acceptance: Array  # the sum over moves
+    gradients: Array
+
+
+def _correlation(before: Array, after: Array) -> Array:
+    """Return the correlation of energies over particles. 0 if they do not vary."""
+    known = jnp.isfinite(before) & jnp.isfinite(after)
+    share = known / jnp.maximum(jnp.sum(known), 1)
+    centred = [jnp.where(known, each, 0) - share @ jnp.where(known, each, 0) for each in (before, after)]
+    a, b = (jnp.where(known, each, 0) for each in centred)
+    size = jnp.sqrt((a @ a) * (b @ b))
+    return jnp.where(size > 0, a @ b / jnp.where(size > 0, size, 1), 0)

@@ -54,12 +54,20 @@ def tuned(
     """
     if not any(isinstance(value, Auto) for value in kernel.settings_by_name.values()):
         return kernel, None
+    kernel = kernel.around(*moments(thetas))
     curvature_key, thinning_key = jax.random.split(key)
     thinned = kernel.thinning(potential)(thinning_key)  # so tuning a thinning kernel is cheap, too
     numbers = kernel.tuned(curvature(curvature_key, thinned, thetas))
     if not (kernel.adjusted and isinstance(step_size_of(kernel), Auto)):
         return numbers, None
     return with_step_size(numbers, carried * step_size_of(numbers)), towards_target
+
+
+def moments(thetas: Array, log_weights: Array | None = None) -> tuple[Array, Array]:
+    """Return the mean and the standard deviation of weighted particles, coordinate by coordinate."""
+    share = jnp.full(len(thetas), 1 / len(thetas)) if log_weights is None else jax.nn.softmax(log_weights)
+    mean = share @ thetas
+    return mean, jnp.sqrt(share @ jnp.square(thetas - mean))
 
 
 def towards_target(kernel: Kernel, acceptance: Array, thetas: Array, gain: float = 1.0) -> Kernel:

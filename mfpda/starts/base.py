@@ -31,7 +31,7 @@ class Start(Plug):
     """
 
     kind: ClassVar[str] = "start"
-    # Whether the particles are independent of the old ones. They get new momenta, and the engine never renews them.
+    # Whether the particles are independent of the old ones. They get new momenta.
     draws_fresh: ClassVar[bool] = False
     # Whether particles may share ancestors. Their predictions then have more noise than independent draws.
     resamples: ClassVar[bool] = False

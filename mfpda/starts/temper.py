@@ -1,5 +1,6 @@
 """Tempered start: fresh draws of the prior, annealed to the new potential."""
 
+import jax.numpy as jnp
 from jax import Array
 
 from mfpda.problem import GibbsPotential
@@ -10,8 +11,8 @@ from mfpda.starts.base import Moved, Start
 class Temper(Tempering, Start):
     """Anneal M fresh draws of the prior to the new Gibbs potential (see ``mfpda.sampling.tempering``).
 
-    This puts mass into the right modes. It costs ``moves`` gradients per temperature. The run may have another
-    ``kernel``; this one must be adjusted.
+    This puts mass into the right modes. The run may have another ``kernel``; this one must be adjusted. If tempering
+    loses its particles or cannot move them, the old particles stay.
 
     Recorded: ``temperatures`` (their number), ``temper_effective_sample_size`` (the smallest), ``temper_acceptance``.
     """
@@ -24,6 +25,7 @@ class Temper(Tempering, Start):
         return self
 
     def __call__(self, key: Array, thetas: Array, old: GibbsPotential, new: GibbsPotential) -> Moved:
-        fresh, stats = self.sample(key, new, len(thetas))
+        fresh, stats, _ = self.sample(key, new, len(thetas))
+        fresh = jnp.where(stats.sound(len(thetas)), fresh, thetas)
         moves = {"temper_effective_sample_size": stats.effective_sample_size, "temper_acceptance": stats.acceptance}
         return Moved(fresh, stats={"temperatures": stats.temperatures, **moves}, gradients=stats.gradients)

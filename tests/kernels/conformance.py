@@ -53,7 +53,7 @@ def with_step_size(kernel, step_size=0.05):
     if step_size_of(kernel) is not None:
         kernel = replaced(kernel, step_size)
     if any(isinstance(value, Auto) for value in kernel.settings_by_name.values()):
-        kernel = kernel.tuned(jnp.ones(()))
+        kernel = kernel.around(jnp.full(4, 0.1), jnp.full(4, 0.9)).tuned(jnp.ones(()))
     return tuning.plan(kernel, 1)[0]
 
 

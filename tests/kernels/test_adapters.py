@@ -25,7 +25,8 @@ def test_an_object_and_its_name_are_one_kernel():
 def test_a_kernel_without_a_step_size_runs(small):
     walk = blackjax.mcmc.random_walk.normal(0.1 * jnp.ones(2))
     kernel = FromBlackJAX(blackjax.additive_step_random_walk, random_step=walk)
-    fit = mfpda.fit(jax.random.key(0), small.model, small.data, kernel=kernel, **(small.quick | {"outer_steps": 2}))
+    settings = small.quick | {"outer_steps": 2, "rule": "dual_averaging"}
+    fit = mfpda.fit(jax.random.key(0), small.model, small.data, kernel=kernel, **settings)
     assert np.isnan(fit.rows[-1].stats["step_size"])
 
 
@@ -126,7 +127,7 @@ def test_without_blackjax_its_names_say_what_to_install(monkeypatch, capsys, sma
 )
 def test_a_saved_run_goes_on_as_if_it_had_not_stopped(kernel, start, small, tmp_path):
     """Whole, and stopped, saved, loaded and resumed: the same bits, tuned step size and momentum included."""
-    arguments = small.quick | {"kernel": kernel, "start": start}
+    arguments = small.quick | {"rule": "dual_averaging", "kernel": kernel, "start": start}
     whole = mfpda.fit(jax.random.key(0), small.model, small.data, **arguments)
     half = mfpda.fit(jax.random.key(0), small.model, small.data, **(arguments | {"outer_steps": 4}))
     half.save(tmp_path / "half.nc")
@@ -140,7 +141,8 @@ def test_a_saved_run_goes_on_as_if_it_had_not_stopped(kernel, start, small, tmp_
 
 def test_a_setting_that_is_code_is_asked_for_again(small, tmp_path):
     kernel = FromBlackJAX("hmc", num_integration_steps=2, integrator=blackjax.mcmc.integrators.mclachlan)
-    fit = mfpda.fit(jax.random.key(0), small.model, small.data, kernel=kernel, **(small.quick | {"outer_steps": 1}))
+    settings = small.quick | {"outer_steps": 1, "rule": "dual_averaging"}
+    fit = mfpda.fit(jax.random.key(0), small.model, small.data, kernel=kernel, **settings)
     fit.save(tmp_path / "run.nc")
     with pytest.raises(InputError, match=r"'integrator' that is your own code.*kernel=\.\.\."):
         mfpda.load(tmp_path / "run.nc", small.model)

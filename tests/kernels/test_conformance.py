@@ -77,8 +77,8 @@ def test_auto_step_size_runs_and_does_not_diverge(name):
     before = outer_step.outer_step._cache_size()
     x = jax.random.normal(jax.random.key(0), (20, 2))
     fit = mfpda.fit(
-        jax.random.key(0), MODEL, (x, x[:, 0]), kernel=kernel, particles=100, outer_steps=6, inner_steps=10,
-        progress=False,
+        jax.random.key(0), MODEL, (x, x[:, 0]), rule="dual_averaging", kernel=kernel, particles=100, outer_steps=6,
+        inner_steps=10, progress=False,
     )  # fmt: skip
     assert outer_step.outer_step._cache_size() == before + 1
     last = fit.rows[-1].stats

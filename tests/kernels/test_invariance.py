@@ -10,11 +10,12 @@ import pytest
 import scipy.stats
 
 import mfpda
-from mfpda import MALA, Model, sampling
+from mfpda import HMC, MALA, Model, sampling
 from mfpda.kernels import KERNELS
 from mfpda.kernels.base import Evaluated, KernelInfo, metropolis
 from mfpda.problem import losses
 from mfpda.problem.problem import Problem
+from mfpda.sampling import tuning
 from tests.helpers import slow_but
 
 FALSE_FAILURE_RATE = 1e-4  # of each test below, for a kernel that is right
@@ -33,21 +34,29 @@ STEP_SIZES = {
 }
 CLAIMED = [name for name in KERNELS if KERNELS.resolve(name).adjusted]
 CLAIMED += [f"blackjax:{name}" for name in mfpda.FromBlackJAX.targets if f"blackjax:{name}" not in KERNELS]
-ADJUSTED = slow_but(["mala", "blackjax:hmc", "numpyro:HMC"], CLAIMED)
+ADJUSTED = slow_but(["mala", "hmc", "blackjax:hmc", "numpyro:HMC"], CLAIMED)
 
 SITES = {"w": dist.Gumbel(0, 1), "b": dist.Gumbel(0, 1)}
 MODEL = Model.from_function(lambda theta, x: jnp.tanh(theta["w"] * x + theta["b"]), SITES, losses.Squared(), 1.0)
 POTENTIAL = Problem.of(MODEL, jnp.ones(1)).prior_potential()
 
 
-def p_values(kernel):
-    """Kolmogorov-Smirnov p-values of both coordinates, after a few steps from exact draws of a Gumbel law."""
-    potential = POTENTIAL
+TEN_SITES = {"w": dist.Gumbel(0, 1).expand([10]).to_event(1)}
+TEN_MODEL = Model.from_function(lambda theta, x: jnp.sum(theta["w"]) * x, TEN_SITES, losses.Squared(), 1.0)
+TEN_DIMENSIONS = Problem.of(TEN_MODEL, jnp.ones(1)).prior_potential()
+
+
+def p_values(kernel, potential=POTENTIAL):
+    """Kolmogorov-Smirnov p-values of all coordinates, after a few steps from exact draws of a Gumbel law.
+
+    A setting "auto" of the kernel, other than its step size, is taken from these draws.
+    """
 
     @jax.jit
     def after(key, kernel):
         draw_key, begin_key, run_key = jax.random.split(key, 3)
         thetas = sampling.draw_prior(draw_key, DRAWS, potential.problem)
+        kernel = kernel.around(*tuning.moments(thetas))
         ensemble = sampling.begin(begin_key, thetas, potential, kernel)
         ensemble, stats, _ = sampling.run(run_key, ensemble, potential, kernel, STEPS)
         return ensemble.theta, jnp.mean(stats.acceptance)
@@ -61,6 +70,59 @@ def p_values(kernel):
 def test_an_adjusted_kernel_leaves_a_skewed_law_invariant(name):
     kernel = dataclasses.replace(KERNELS.resolve(name), step_size=STEP_SIZES[name.partition(":")[2] or name])
     assert min(p_values(kernel)) > FALSE_FAILURE_RATE / 2
+
+
+@pytest.mark.parametrize("scale", ["auto", 0.7])
+def test_hmc_leaves_a_skewed_law_of_ten_dimensions_invariant(scale):
+    """Around the particles' own moments, and around a normal law that is too narrow and not centred on them."""
+    kernel = HMC(step_size=0.9 if scale == "auto" else 0.5, scale=scale)
+    assert min(p_values(kernel, TEN_DIMENSIONS)) > FALSE_FAILURE_RATE / 10
+
+
+class BrokenHMC(HMC):
+    """HMC with one thing wrong, which a subclass says."""
+
+    def step(self, key, state, potential):
+        velocity_key, accept_key = jax.random.split(key)
+        h, centre, scale = self.step_size, self.centre, self.scale
+        u, place = (state.theta - centre) / scale, state
+        begun = v = jax.random.normal(velocity_key, u.shape, u.dtype)
+        for _ in range(2):  # two steps of 0.9 make a quarter of a circle, rounded
+            v = v - h / 2 * (scale * place.gradient - u)
+            u, v = u * jnp.cos(h) + v * jnp.sin(h), v * jnp.cos(h) - u * jnp.sin(h)
+            place = Evaluated.at(centre + scale * u, potential)
+            v = v - h / 2 * (scale * place.gradient - u)
+        after, info = metropolis(accept_key, self.kinetic * (begun @ begun - v @ v) / 2, state, place)
+        return (after, info) if self.accepts else (place, info)
+
+    step_size: float = 0.9
+    kinetic, accepts = 1, True
+
+
+class HMCAcceptsEverything(BrokenHMC):
+    accepts = False
+
+
+class HMCForgetsItsVelocity(BrokenHMC):
+    kinetic = 0
+
+
+@pytest.mark.parametrize("potential", [POTENTIAL, TEN_DIMENSIONS], ids=["2", "10"])
+@pytest.mark.parametrize("broken", [HMCAcceptsEverything, HMCForgetsItsVelocity])
+def test_a_broken_hmc_does_not(broken, potential):
+    values = p_values(broken(), potential)
+    print(f"{broken.__name__}: p = {min(values):.1e}")
+    assert max(values) < FALSE_FAILURE_RATE
+
+
+def test_what_was_broken_of_hmc_was_right_before():
+    """It takes the very steps of HMC."""
+    key = jax.random.key(1)
+    thetas, ends = sampling.draw_prior(key, 100, TEN_DIMENSIONS.problem), []
+    for kernel in (HMC(step_size=0.9, scale=1.2, centre=0.5), BrokenHMC(scale=1.2, centre=0.5)):
+        ensemble = sampling.begin(key, thetas, TEN_DIMENSIONS, kernel)
+        ends.append(sampling.run(key, ensemble, TEN_DIMENSIONS, kernel, 3)[0].theta)
+    np.testing.assert_allclose(*ends, rtol=1e-4, atol=1e-5)
 
 
 class Broken(MALA):

@@ -268,6 +268,7 @@ def test_a_fit_reaches_the_risk_of_ula(data):
     h = lambda theta, x: 2 * jnp.tanh(theta["w"] * x + theta["b"])  # noqa: E731
     model = Model.from_function(h, sites, losses.Squared(), 0.1)
     settings = {"particles": 500, "outer_steps": 40, "batch_size": 40, "record": mfpda.Record(every=40)}
+    settings |= {"rule": "dual_averaging"}
     x = jnp.linspace(-2, 2, 101)
 
     def risk(kernel):

@@ -15,7 +15,7 @@ from mfpda.kernels.base import Evaluated
 from mfpda.problem.problem import Problem
 from mfpda.sampling import tempering
 from mfpda.sampling.tempering import Tempering
-from tests.helpers import reference
+from tests.helpers import reference, slow_but
 
 REPLICATES, PARTICLES = 32, 1000
 NAMES = ["tanh_squared", "sine_squared", "tanh_logistic"]
@@ -38,7 +38,7 @@ def potential_of(ours, coefficients, gamma):
 
 def replicated(key, potential, replicates=REPLICATES, kernel=MALA()):
     """Predictions of independent samples, first axis over them."""
-    thetas, stats = Tempering(kernel, 5, 0.5).replicates(key, potential, PARTICLES, replicates)
+    thetas, stats, _ = Tempering(kernel, 5, 0.5).replicates(key, potential, PARTICLES, replicates)
     return jax.jit(jax.vmap(potential.problem.predict))(thetas), stats
 
 
@@ -65,7 +65,9 @@ def test_tempered_samples_predict_as_quadrature_does(name):
         print(f"{name} at {place}: {off:.2f} errors off, {stats.temperatures.mean():.1f} temperatures, "
               f"{stats.gradients.mean():.0f} gradients")  # fmt: skip
         assert off < 4
-        assert np.all(stats.effective_sample_size > 0.49 * PARTICLES)
+        assert np.all(stats.sound(PARTICLES))
+        pilot = Tempering(MALA(), 5, 0.5).sample(jax.random.key(4), potential, PARTICLES)  # it chooses its temperatures
+        assert pilot.stats.effective_sample_size > 0.49 * PARTICLES
         assert stats.acceptance.mean() > 0.4
         if place == "g*":
             assert abs(np.mean(stats.log_normaliser) - log_normaliser) < 4 * scipy.stats.sem(stats.log_normaliser)
@@ -101,8 +103,8 @@ def test_warm_particles_do_not_where_there_are_modes():
     errors = {"warm": [], "tempered": []}
     for seed in range(4):
         fit = mfpda.fit(
-            jax.random.key(seed), ours.model, ours.data, kernel="mala", particles=PARTICLES, outer_steps=20,
-            record=mfpda.Record(every=20), progress=False,
+            jax.random.key(seed), ours.model, ours.data, rule="dual_averaging", kernel="mala", particles=PARTICLES,
+            outer_steps=20, record=mfpda.Record(every=20), progress=False,
         )  # fmt: skip
         coefficients, gamma = fit.state.coefficients
         truth = quadrature.predictions(quadrature.gibbs(np.asarray(coefficients, float), float(gamma))[0])
@@ -122,8 +124,8 @@ def test_dual_averaging_with_temper_reaches_the_optimum(name):
     """After 200 outer steps the fitted density is within 1 % of where the prior was, by quadrature."""
     ours, quadrature, _ = problem(name)
     fit = mfpda.fit(
-        jax.random.key(0), ours.model, ours.data, kernel="mala", start=Temper(), particles=16_000, outer_steps=200,
-        inner_steps=1, record=mfpda.Record(every=200), progress=False,
+        jax.random.key(0), ours.model, ours.data, rule="dual_averaging", kernel="mala", start=Temper(),
+        particles=16_000, outer_steps=200, inner_steps=1, record=mfpda.Record(every=200), progress=False,
     )  # fmt: skip
     dual = np.asarray(fit.dual, float)
     law, _ = quadrature.gibbs(dual / len(dual))
@@ -148,7 +150,7 @@ def test_one_kernel_or_another():
     log_density = -np.asarray(jax.vmap(potential)(jnp.asarray(grid, float)[:, None]), float)
     cdf = np.cumsum(np.exp(log_density - log_density.max()))
     for kernel in (MALA(), FromBlackJAX("hmc", num_integration_steps=3)):
-        thetas, _ = Tempering(kernel, 5, 0.5).sample(jax.random.key(0), potential, 20_000)
+        thetas = Tempering(kernel, 5, 0.5).sample(jax.random.key(0), potential, 20_000).thetas
         sorted_cdf = np.interp(np.sort(np.asarray(thetas[:, 0])), grid, cdf / cdf[-1])
         # resampled particles come in families, so this is a distance and no p-value: 0.02 is 4 / sqrt(M)
         assert np.max(np.abs(sorted_cdf - (np.arange(20_000) + 0.5) / 20_000)) < 0.03
@@ -170,7 +172,7 @@ def test_particles_outside_the_support_die():
     h = lambda theta, x: jnp.sqrt(theta["w"]) * x  # noqa: E731
     model = mfpda.Model.from_function(h, {"w": dist.Normal(0, 1)}, mfpda.losses.Squared(), 1.0)
     potential = Problem.of(model, jnp.ones(1)).potential(jnp.ones(1))
-    thetas, stats = Tempering(MALA(), 5, 0.5).sample(jax.random.key(0), potential, 500)
+    thetas, stats, _ = Tempering(MALA(), 5, 0.5).sample(jax.random.key(0), potential, 500)
     assert np.all(thetas > 0)
     assert stats.effective_sample_size > 200
     assert stats.acceptance > 0.3
@@ -182,7 +184,7 @@ def test_when_no_particle_is_in_the_support_it_ends_and_says_so():
         lambda theta, x: jnp.sqrt(-1 - theta["w"] ** 2) * x, {"w": dist.Normal(0, 1)}, mfpda.losses.Squared(), 1.0
     )
     potential = Problem.of(model, jnp.ones(1)).potential(jnp.ones(1))
-    _, stats = Tempering(MALA(), 5, 0.5).sample(jax.random.key(0), potential, 100)
+    stats = Tempering(MALA(), 5, 0.5).sample(jax.random.key(0), potential, 100).stats
     assert stats.temperatures == 1
     assert stats.effective_sample_size == 0
 
@@ -192,8 +194,8 @@ def test_few_fresh_samples_are_as_right_as_many():
     """Five at a time, pooled: tempering five alone would jump from the prior to q_g."""
     ours, quadrature, _ = problem("sine_squared")
     fit = mfpda.fit(
-        jax.random.key(0), ours.model, ours.data, kernel="mala", start="temper", particles=500, outer_steps=20,
-        inner_steps=1, progress=False,
+        jax.random.key(0), ours.model, ours.data, rule="dual_averaging", kernel="mala", start="temper", particles=500,
+        outer_steps=20, inner_steps=1, progress=False,
     )  # fmt: skip
     truth = quadrature.predictions(quadrature.gibbs(np.asarray(fit.dual, float) / len(ours.data[0]))[0])
     draws = [fit.sample(jax.random.key(seed), 5) for seed in range(60)]
@@ -205,7 +207,8 @@ def test_few_fresh_samples_are_as_right_as_many():
 
 def test_fresh_samples_come_from_tempering(small):
     """fit.sample uses no particle of the run: its predictions are q_g's, here by quadrature (the run took one step)."""
-    fit = mfpda.fit(jax.random.key(0), small.model, small.data, **(small.quick | {"outer_steps": 1}))
+    settings = small.quick | {"outer_steps": 1, "rule": "dual_averaging"}
+    fit = mfpda.fit(jax.random.key(0), small.model, small.data, **settings)
     quadrature = exact.Quadrature.of(small.model, small.data, (-12, 12), 401)
     law, _ = quadrature.gibbs(np.asarray(fit.potential.coefficients, float))
     z = np.stack([
@@ -241,7 +244,8 @@ def test_refusals(plug, settings, message):
 
 
 def test_a_kernel_may_be_named():
-    assert Temper(kernel="mala") == Temper()
+    assert Temper(kernel="mala") == Temper(MALA())
+    assert Temper(kernel="hmc") == Temper()
 
 
 def test_replicates_are_independent_samples_and_only_a_new_size_compiles_again():
@@ -249,16 +253,35 @@ def test_replicates_are_independent_samples_and_only_a_new_size_compiles_again()
     model = mfpda.Model.from_function(
         lambda theta, x: jnp.tanh(theta["w"] * x), {"w": dist.Normal(0, 1)}, mfpda.losses.Squared(), 1.0
     )
-    potential = Problem.of(model, jnp.ones(1)).potential(jnp.ones(1))
-    before = tempering._replicates._cache_size()
+    potential = Problem.of(model, jnp.ones(1)).potential(20 * jnp.ones(1))
+    before = tempering._temper._cache_size()
     for how in (Tempering(MALA(step_size=0.1), 2), Tempering(MALA(step_size=0.2), 3, 0.7)):
-        thetas, stats = how.replicates(jax.random.key(0), potential, 40, 3)
+        thetas, stats, _ = how.replicates(jax.random.key(0), potential, 40, 3)
         assert thetas.shape == (3, 40, 1)
         assert stats.temperatures.shape == (3,)
         assert len(np.unique(np.asarray(thetas)[:, 0])) == 3
-    assert tempering._replicates._cache_size() == before + 1
-    alone, _ = how.sample(jax.random.split(jax.random.key(0), 3)[1], potential, 40)
-    np.testing.assert_allclose(alone, thetas[1], rtol=1e-5)
+    pilot_key, *keys = jax.random.split(jax.random.key(0), 4)
+    pilot = how.sample(pilot_key, potential, 40)
+    alone = how.sample(keys[1], potential, 40, pilot.ladder)
+    assert tempering._temper._cache_size() == before + 1  # with a ladder of a pilot, too
+    np.testing.assert_allclose(alone.thetas, thetas[1], rtol=1e-5)
+    assert alone.stats.temperatures == pilot.ladder.rungs > 1
+    for planned, taken in zip(pilot.ladder, alone.ladder, strict=True):
+        np.testing.assert_allclose(taken, planned, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kernel", [MALA(), pytest.param(mfpda.HMC(), marks=pytest.mark.slow)], ids=["mala", "hmc"])
+def test_a_sample_with_a_fixed_ladder_chooses_nothing(kernel, small):
+    """Temperatures, moves, step sizes and moments are the pilot's, whatever the draws and however few."""
+    x = jnp.asarray(small.x, float)
+    potential = Problem.of(small.model, x).potential(-0.05 * jnp.sin(x[:, 0]))
+    how = Tempering(kernel, 6, 0.5)
+    pilot = how.sample(jax.random.key(0), potential, 100)
+    assert pilot.ladder.rungs > 2
+    other = how.sample(jax.random.key(1), potential, 50, pilot.ladder)
+    assert np.all(other.thetas != pilot.thetas[:50])
+    for planned, taken in zip(pilot.ladder, other.ladder, strict=True):
+        np.testing.assert_array_equal(taken, planned)
 
 
 def test_prior_and_q1_are_different_draws():
@@ -268,3 +291,107 @@ def test_prior_and_q1_are_different_draws():
     draws = {name: getattr(sampling, name)(jax.random.key(0), 5000, problem) for name in ("draw_prior", "draw_initial")}
     assert scipy.stats.kstest(np.asarray(draws["draw_prior"][:, 0]), scipy.stats.norm.cdf).pvalue > 1e-4
     assert scipy.stats.kstest(np.asarray(draws["draw_initial"][:, 0]), scipy.stats.norm(5, 0.1).cdf).pvalue > 1e-4
+
+
+NORMAL_SCALE, ESTIMATES = 1.5, 200
+
+
+def tilted(dimensions, gamma=0.6):
+    """A linear neuron with a normal prior: V, its exact log-normaliser, and its mean.
+
+    With p0 = N(0, s^2 I_p), V = gamma [b . theta - log p0] has the mean -s^2 b and the integral
+    exp(gamma s^2 |b|^2 / 2) (2 pi s^2)^((1 - gamma) p / 2) gamma^(-p / 2).
+    """
+    temperature, x = 0.5, np.random.default_rng(0).normal(size=(5, dimensions)) / np.sqrt(dimensions)
+    sites = {"w": dist.Normal(0, NORMAL_SCALE).expand([dimensions]).to_event(1)}
+    h = lambda theta, x: x @ theta["w"]  # noqa: E731
+    model = mfpda.Model.from_function(h, sites, mfpda.losses.Squared(), temperature)
+    c = np.array([0.5, -0.3, 0.4, 0.2, -0.5])
+    b, variance = c @ x / temperature, NORMAL_SCALE**2
+    log_normaliser = gamma * variance * b @ b / 2 - dimensions / 2 * np.log(gamma)
+    log_normaliser += (1 - gamma) * dimensions / 2 * np.log(2 * np.pi * variance)
+    potential = Problem.of(model, jnp.asarray(x, float)).potential(jnp.asarray(c, float), gamma)
+    return potential, log_normaliser, -variance * b
+
+
+def errors_off(dimensions, kernel, particles=100):
+    """How many standard errors the mean normaliser, and the mean of it times the particles' mean, are off the truth.
+
+    With the ladder of one pilot, over replicates of few particles that are moved only once at each temperature.
+    """
+    potential, log_normaliser, mean = tilted(dimensions)
+    how = Tempering(kernel, 1, 0.5)
+    pilot = how.sample(jax.random.key(0), potential, 300)
+    keys = jax.random.split(jax.random.key(1), ESTIMATES)
+    thetas, stats, _ = jax.vmap(lambda key: how.sample(key, potential, particles, pilot.ladder))(keys)
+    assert np.all(stats.temperatures == pilot.ladder.rungs)
+    assert pilot.ladder.rungs > 1
+    ratio = np.exp(np.asarray(stats.log_normaliser, float) - log_normaliser)
+    along = np.mean(thetas, axis=1) @ mean / (mean @ mean)  # 1 in expectation, but for its own weight
+    print(f"{dimensions} dimensions: {pilot.ladder.rungs} rungs, relative deviation {ratio.std():.2f}")
+    return [abs(values.mean() - 1) / scipy.stats.sem(values) for values in (ratio, ratio * along)]
+
+
+SLOW_MALA = MALA(step_size=0.05)  # one step hardly moves a particle, so that weights must be right
+
+
+@pytest.mark.parametrize(
+    ("dimensions", "kernel"),
+    [
+        (20, SLOW_MALA),
+        pytest.param(2, SLOW_MALA, marks=pytest.mark.slow),
+        pytest.param(20, mfpda.HMC(), marks=pytest.mark.slow),
+        pytest.param(2, mfpda.HMC(), marks=pytest.mark.slow),
+    ],
+    ids=["20-mala", "2-mala", "20-hmc", "2-hmc"],
+)
+def test_with_a_fixed_ladder_the_normaliser_and_its_product_with_a_mean_are_unbiased(dimensions, kernel):
+    """Within 4 standard errors of 200 estimates. False failures: 1e-4 for each of eight, at a fixed seed."""
+    assert max(errors_off(dimensions, kernel)) < 4
+
+
+@pytest.mark.parametrize("dimensions", slow_but([20], [2, 20]))
+def test_without_the_weights_of_a_step_they_are_not(dimensions, monkeypatch):
+    """Particles are chosen evenly, and one move cannot make up for it."""
+    chosen = tempering.systematic
+    evenly = lambda key, log_weights, particles: chosen(key, 0 * log_weights, particles)  # noqa: E731
+    monkeypatch.setattr(tempering, "systematic", evenly)
+    compiled_again = jax.jit(tempering._temper.__wrapped__, static_argnames="particles")
+    monkeypatch.setattr(tempering, "_temper", compiled_again)
+    assert min(errors_off(dimensions, SLOW_MALA)) > 4
+
+
+def far_mode():
+    """Two parameters and two modes; the smaller, of mass 0.34, is five standard deviations out in the prior."""
+    x = np.linspace(-2, 2, 80)
+    y = np.sin(2 * x) + 0.1 * np.random.default_rng(0).normal(size=80)
+    prior = dist.Normal(0, 0.2)
+    model = mfpda.Model.from_function(
+        lambda theta, x: 3 * jnp.tanh(theta["w"] * x + theta["b"]), {"w": prior, "b": prior}, mfpda.losses.Squared(),
+        0.01,
+    )  # fmt: skip
+    grid = exact.Quadrature.of(model, (x, y), (-4, 4), 201)
+    best = grid.optimum()
+    potential = Problem.of(model, jnp.asarray(x, float), jnp.asarray(y, float)).potential(
+        jnp.asarray(best.dual / 80, float)
+    )
+    return potential, best.predictions
+
+
+def off_by(potential, predictions, key):
+    """The distance of a tempered sample's predictions, root mean square."""
+    thetas = Tempering().sample(key, potential, 1000).thetas
+    return float(np.sqrt(np.mean((np.asarray(potential.problem.predict(thetas)) - predictions) ** 2)))
+
+
+def test_a_mode_far_out_in_the_prior_is_found(monkeypatch):
+    """Weights allow one step from the prior to the target, because no first particle has seen the mode."""
+    potential, predictions = far_mode()
+    keys = jax.random.split(jax.random.key(0), 6)
+    found = [off_by(potential, predictions, key) for key in keys]
+    assert np.median(found) < 0.1
+    assert max(found) < 0.3
+    monkeypatch.setattr(tempering, "LONGEST_RUNG", 1.0)
+    jax.clear_caches()
+    assert np.median([off_by(potential, predictions, key) for key in keys]) > 0.3
+    jax.clear_caches()

@@ -146,8 +146,8 @@ def test_with_stale_gradients_it_would_not(stale):
 def test_in_a_fit_nothing_is_stale_after_a_start_that_moves_particles(name, small):
     """What the ensemble keeps of V is V's at its places, under the last potential: rejected particles kept it."""
     fit = mfpda.fit(
-        jax.random.key(0), small.model, small.data, kernel=name, start=Shuffle(), particles=60, outer_steps=2,
-        inner_steps=1, progress=False,
+        jax.random.key(0), small.model, small.data, rule="dual_averaging", kernel=name, start=Shuffle(), particles=60,
+        outer_steps=2, inner_steps=1, progress=False,
     )  # fmt: skip
     ensemble = fit.state.ensemble
     kept = ensemble.energy if name == "mala" else -ensemble.inner.logdensity

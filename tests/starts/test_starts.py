@@ -45,8 +45,8 @@ def test_resample_draws_q1_where_the_model_gives_one():
 def test_resampled_runs_forget_the_particles(small):
     """With one tiny inner step, every row is a fresh draw of q1."""
     fit = mfpda.fit(
-        jax.random.key(0), small.model, small.data, start="resample", kernel=mfpda.ULA(step_size=1e-9),
-        particles=40_000, outer_steps=3, inner_steps=1, progress=False,
+        jax.random.key(0), small.model, small.data, rule="dual_averaging", start="resample",
+        kernel=mfpda.ULA(step_size=1e-9), particles=40_000, outer_steps=3, inner_steps=1, progress=False,
     )  # fmt: skip
     rows = [row.particles["b"] for row in fit.rows]
     assert abs(np.corrcoef(rows[0], rows[1])[0, 1]) < 5 / 40_000**0.5

@@ -1,0 +1,85 @@
+"""Hamiltonian Monte Carlo: exact on its Gaussian reference, and its settings."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+import mfpda
+from mfpda import HMC, InputError, sampling
+from mfpda.sampling import tuning
+from tests.helpers import normal_potential
+
+SCALE, DIMENSIONS, DRAWS = 2.0, 200, 2000
+
+
+def after_one_step(kernel, thetas, potential):
+    key = jax.random.key(0)
+    ensemble = sampling.begin(key, thetas, potential, kernel)
+    return jax.jit(sampling.run)(key, ensemble, potential, kernel, 1)[:2]
+
+
+def test_on_its_reference_it_is_exact_at_any_step_in_any_dimension():
+    """Every step is accepted, and a quarter of a circle forgets the place: new draws of N(0, s^2), whatever the old.
+
+    Kolmogorov-Smirnov at a false-failure rate of 1e-4, and a correlation below 5 standard errors.
+    """
+    potential, thetas = normal_potential(SCALE, DIMENSIONS), jnp.linspace(-9, 9, DRAWS)[:, None] + jnp.zeros(DIMENSIONS)
+    for leapfrogs in (1, 4):
+        kernel = HMC(step_size=jnp.pi / 2 / leapfrogs, scale=SCALE)
+        after, stats = after_one_step(kernel, thetas, potential)
+        np.testing.assert_allclose(stats.acceptance, 1, atol=2e-3)  # energies of 4,000 in single precision
+        np.testing.assert_array_equal(stats.gradients, leapfrogs)
+        drawn = np.asarray(after.theta, float)
+        assert scipy.stats.kstest(drawn.ravel(), scipy.stats.norm(0, SCALE).cdf).pvalue > 1e-4
+        correlation = np.corrcoef(np.asarray(thetas).ravel(), drawn.ravel())[0, 1]
+        assert abs(correlation) < 5 / np.sqrt(drawn.size)
+
+
+def test_with_another_reference_steps_are_refused():
+    """So the test above says something: the law is as before, the reference half as wide."""
+    potential, thetas = normal_potential(SCALE, DIMENSIONS), SCALE * jax.random.normal(jax.random.key(1), (500, 200))
+    _, stats = after_one_step(HMC(step_size=jnp.pi / 4, scale=SCALE / 2), thetas, potential)
+    assert np.mean(stats.acceptance) < 0.9
+
+
+@pytest.mark.parametrize(("step_size", "leapfrogs", "expected"), [(3.0, 8, 1), (0.4, 8, 4), (0.01, 8, 8), (0.01, 3, 3)])
+def test_a_trajectory_is_a_quarter_of_a_circle_or_as_long_as_it_may_be(step_size, leapfrogs, expected):
+    kernel = HMC(step_size=step_size, scale=1.0, leapfrogs=leapfrogs)
+    _, stats = after_one_step(kernel, jnp.ones((3, 2)), normal_potential(1.0, 2))
+    np.testing.assert_array_equal(stats.gradients, expected)
+
+
+def test_the_reference_is_that_of_the_particles_unless_it_is_named():
+    """A coordinate in which particles agree keeps a scale of 1."""
+    thetas = jnp.asarray([[1.0, 5.0, 2.0], [3.0, 5.0, -2.0]])
+    potential = normal_potential(1.0, 3)
+    kernel, retune = tuning.tuned(jax.random.key(0), HMC(), potential, thetas)
+    np.testing.assert_allclose(kernel.centre, [2, 5, 0])
+    np.testing.assert_allclose(kernel.scale, [1, 1, 2])
+    assert float(kernel.step_size) == pytest.approx(np.pi / 8)
+    assert retune is not None
+    named, _ = tuning.tuned(jax.random.key(0), HMC(scale=0.5), potential, thetas)
+    assert (named.centre, named.scale) == (0.0, 0.5)
+
+
+def test_a_tuned_step_is_no_longer_than_a_quarter_of_a_circle():
+    kernel = HMC(step_size=1.5, scale=1.0)
+    for _ in range(5):
+        kernel = tuning.towards_target(kernel, jnp.ones(100), jnp.zeros((100, 2)))
+    assert float(kernel.step_size) == pytest.approx(np.pi / 2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"scale": mfpda.schedules.Constant(1.0)}, "Only the step size can depend on t"),
+        ({"scale": -1.0}, "scale"),
+        ({"leapfrogs": 0}, "leapfrogs"),
+        ({"leapfrogs": 2.5}, "leapfrogs"),
+    ],
+)
+def test_refusals(settings, message):
+    with pytest.raises(InputError, match=message):
+        HMC(**settings)
