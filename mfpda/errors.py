@@ -24,6 +24,10 @@ class NotConvexWarning(UserWarning):
     """A loss was found to be non-convex in its prediction, so no claim of global optimality holds."""
 
 
+class NotCertifiedWarning(UserWarning):
+    """A run ended without the certificate that was asked for."""
+
+
 class HighDimensionWarning(UserWarning):
     """An estimator was used in more dimensions than it can handle."""
 
@@ -42,10 +46,23 @@ class Advised(enum.Enum):
 class Status(Advised):
     """How a run ended."""
 
-    FINISHED = "finished", "All outer steps were done."
+    FINISHED = "finished", "All outer steps were done. fit.certify(key) says how far the optimum is."
     CERTIFIED = (
         "certified",
-        "The gap's upper bound fell below stop_at_gap; fit(..., resume=this_fit) continues the run.",
+        "The bound on the gap is as small as was asked for. fit.sample draws more particles of the fitted density.",
+    )
+    OUT_OF_STEPS = (
+        "not certified: the bound is larger than was asked for",
+        "The run reached its last outer step, or its bound no longer fell. Give more particles, a higher temperature "
+        "or a larger tolerance.",
+    )
+    NO_BOUND = (
+        "not certified: the certificates have no number",
+        "print(fit.certificate) says why, and what to do.",
+    )
+    WORSE_THAN_PRIOR = (
+        "not certified: worse than the prior",
+        "L(q_g) is above L(prior). Give more particles or a higher temperature.",
     )
     INTERRUPTED = "interrupted", "It was stopped early; fit(..., resume=this_fit) continues the run."
     DIVERGED = (
@@ -53,6 +70,12 @@ class Status(Advised):
         "Particles or predictions became infinite or NaN; this is the last finite state. Give a smaller step_size than "
         "the last one recorded, or a higher temperature. Check that h(theta, x) is bounded: an unbounded output, such "
         "as a positive scale times tanh, can make exp(-V) improper or too steep to sample.",
+    )
+    IMPROPER = (
+        "became improper",
+        "Far away h(theta, x) outgrows the prior, so the Gibbs density has no finite integral and particles run away; "
+        "this is the last proper state. Bound all factors of h but one, `jnp.tanh(a) * jax.nn.relu(w @ x + b)` for "
+        "example, give a prior with lighter tails, or raise the temperature.",
     )
     FAILED = "failed", "The error is shown above. This fit holds everything recorded before it."
 
@@ -63,18 +86,27 @@ class CertificateStatus(Advised):
     CERTIFIED = "certified", "The upper bound holds at its level."
     DEGENERATE = (
         "too few effective samples",
-        "Tempering from the prior lost its particles or could not move them. Raise particles= (the default is at least "
-        '1000), give the moves a smaller step (or "auto"), and check that h(theta, x) is finite wherever the prior has '
-        "mass.",
+        "Tempering from the prior lost its particles or could not move them, also with eight times the moves. Raise "
+        'particles= (the default is at least 1000), or give the moves a smaller step (or "auto").',
+    )
+    NOT_FINITE = (
+        "outputs or losses are not finite",
+        "h(theta, x) or the loss is infinite or NaN at a particle of the fitted density. Check both at large theta.",
     )
     DISAGREEMENT = (
         "the replicates disagree",
-        "Independent samples of the fitted density predict differently, so none of them can be trusted. Raise "
-        "particles=, or make more moves at each temperature: certify(..., temper=Temper(moves=20)).",
+        "Independent samples of the fitted density predict differently, also with eight times the moves, so none of "
+        "them can be trusted. Raise particles=, or allow more moves: certify(..., temper=Temper(moves=500)).",
     )
     HEAVY_TAILED = (
         "a few outputs outweigh all others",
         "A sample cannot show the error of such means. Bound h(theta, x), as the paper assumes: use tanh, for example.",
+    )
+    IMPROPER = (
+        "the fitted density is improper",
+        "Far away h(theta, x) outgrows the prior, so the density has no finite integral, and no expectation. Bound all "
+        "factors of h but one, `jnp.tanh(a) * jax.nn.relu(w @ x + b)` for example, give a prior with lighter tails, or "
+        "raise the temperature.",
     )
     INFEASIBLE = (
         "the dual lies outside the domain of the loss's conjugate",
@@ -86,10 +118,11 @@ class CertificateStatus(Advised):
 class RunError(RuntimeError):
     """A run did not finish. ``fit`` holds everything it did, ready to be saved, inspected or resumed."""
 
-    def __init__(self, fit: Any, reason: str = ""):
+    def __init__(self, fit: Any, reason: str = "", advice: str = ""):
         self.fit = fit
         super().__init__(
-            f"The run {fit.status.value} after outer step {fit.outer_steps}{reason.rstrip('. ')}. {fit.status.advice} "
+            f"The run {fit.status.value} after outer step {fit.outer_steps}{reason.rstrip('. ')}. "
+            f"{advice or fit.status.advice} "
             "This error has the fit so far as .fit, and fit(..., throw=False) returns it instead of raising."
             + (f" Its checkpoint is in {str(fit.folder)!r}." if fit.folder else "")
         )

@@ -8,9 +8,10 @@ and +inf outside its domain. Fenchel's inequality l(z) + l*(g) >= g . z is an eq
 certificate rests on this.
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import dataclass_transform
+from typing import Any, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -236,6 +237,7 @@ class FromFunction(Loss):
         return self.function(z, y)
 
 
+HALVINGS = 24  # of an interval on which l' changes
 DOMAIN_POINTS = (0.0, 1.0, -1.0, 0.01, -0.01, 100.0, -100.0)  # at least one should be in a loss's domain
 
 
@@ -253,8 +255,7 @@ def as_loss(loss: Loss | Function) -> Loss:
 
 def seen_convex(loss: Loss, y: Array | None, outputs: Shape, radius: float = 10.0) -> bool:
     """Try a few labels and fixed directions up to |z| = radius. Return whether l(., y) was convex on all of them."""
-    size = int(np.prod(outputs))
-    directions = np.concatenate([np.eye(size)[:16], np.cos(np.outer(np.arange(1, 5), np.arange(1, size + 1)))])
+    directions = _directions(outputs)
     line = np.linspace(-radius, radius, 81)
     z = jnp.asarray((directions[:, None, :] * line[:, None]).reshape(-1, *outputs), float)
 
@@ -264,8 +265,57 @@ def seen_convex(loss: Loss, y: Array | None, outputs: Shape, radius: float = 10.
         second = second + 1e-5 * (1 + jnp.abs(values[:, 1:-1]))
         return jnp.min(jnp.where(jnp.isfinite(second), second, 0))  # outside its domain a loss is not finite: -log z
 
-    labels = [None] if y is None else jnp.sort(y, axis=0)[np.linspace(0, len(y) - 1, 8).astype(int)]
-    return all(not bend(label) < 0 for label in labels)
+    return all(not bend(label) < 0 for label in _few_labels(y))
+
+
+def seen_only_kinks(loss: Loss, y: Array | None, outputs: Shape) -> bool:
+    """Return whether l' changes only in jumps, with l'' = 0 at all points tried, as for |z - y| and the hinge.
+
+    The points are on lines through 0, for a few labels. Intervals on which l' changes are halved until even a narrow
+    curved piece is found.
+    """
+    if loss.strong_convexity(1.0) > 0:
+        return False
+    reach = 10.0 if y is None or not np.size(y) else 10.0 + 2 * float(jnp.max(jnp.abs(jnp.asarray(y))))
+    line = jnp.linspace(-reach, reach, 81)
+    directions = jnp.asarray(_directions(outputs).reshape(-1, *outputs), float)
+    tried = [_slopes(loss, directions, line, label) for label in _few_labels(y)]
+    return any(bool(changes) for changes, _ in tried) and not any(bool(curved) for _, curved in tried)
+
+
+@functools.partial(jax.jit, static_argnames="loss")
+def _slopes(loss: Loss, directions: Array, line: Array, label: Label) -> tuple[Array, Array]:
+    """Return whether l' changes along z = s direction, and whether l'' differs from 0 at a point tried there."""
+
+    def along(s, direction):
+        slope = lambda s: jnp.sum(direction * loss.derivative(s * direction, label))  # noqa: E731
+        return jax.jvp(slope, (s,), (jnp.ones_like(s),))
+
+    derivatives = jax.vmap(jax.vmap(along, (0, None)))
+
+    def halve(_, carry):
+        low, high, at_low, curved = carry
+        middle = (low + high) / 2
+        at_middle, second = derivatives(middle, directions)
+        left = at_middle != at_low  # the change, or the first of several
+        low, at_low = jnp.where(left, low, middle), jnp.where(left, at_low, at_middle)
+        return low, jnp.where(left, middle, high), at_low, curved | jnp.any(jnp.isfinite(second) & (second != 0))
+
+    points = jnp.broadcast_to(line, (len(directions), len(line)))
+    slopes, _ = derivatives(points, directions)
+    steps = jnp.diff(slopes, axis=1)
+    begun = points[:, :-1], points[:, 1:], slopes[:, :-1], jnp.zeros((), bool)
+    return jnp.any(jnp.isfinite(steps) & (steps != 0)), jax.lax.fori_loop(0, HALVINGS, halve, begun)[-1]
+
+
+def _directions(outputs: Shape) -> np.ndarray:
+    """Return a few fixed directions of z, as rows."""
+    size = int(np.prod(outputs))
+    return np.concatenate([np.eye(size)[:16], np.cos(np.outer(np.arange(1, 5), np.arange(1, size + 1)))])
+
+
+def _few_labels(y: Array | None) -> Any:
+    return [None] if y is None else jnp.sort(y, axis=0)[np.linspace(0, len(y) - 1, 8).astype(int)]
 
 
 def _floating(z: ArrayLike) -> Array:

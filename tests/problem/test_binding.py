@@ -4,6 +4,7 @@ import tracemalloc
 
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import numpyro.distributions as dist
 import pytest
 
@@ -114,3 +115,29 @@ def test_later_batches_of_a_stream_are_not_tried_again(monkeypatch):
     tried = count_trials(monkeypatch)
     bound(Wave(), warn=False)
     assert not tried
+
+
+# priors and inputs
+
+
+def test_a_prior_that_depends_on_a_middle_row_is_refused():
+    """The first and the last row agree."""
+    x = np.zeros((N, 1))
+    x[N // 2] = 1.0
+
+    def neuron(x):
+        return jnp.tanh(numpyro.sample("w", dist.Normal(0, 1 + x[0])))
+
+    with pytest.raises(InputError, match=r"do not depend on the input, found site 'w' with log-density .* at x\[50\]"):
+        bind(mfpda.Model(neuron, mfpda.losses.Squared(), 0.1), x, np.zeros(N))
+
+
+def test_rounding_between_rows_is_no_dependence():
+    """XLA rounds the log-density of a Beta differently in different rows."""
+
+    def neuron(x):
+        s = numpyro.sample("s", dist.Beta(2.0, 2.0))
+        return s * jnp.tanh(x @ numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1)))
+
+    x = np.random.default_rng(1).normal(size=(40, 2))
+    bind(mfpda.Model(neuron, mfpda.losses.Squared(), 0.1), x, x[:, 0])

@@ -11,7 +11,7 @@ import pytest
 import mfpda
 from mfpda.engine import outer_step
 from mfpda.errors import InputError
-from mfpda.judging import certificate
+from mfpda.judging import replicates
 from mfpda.problem.blocks import Blocks
 from mfpda.problem.data import Stream, feed
 from mfpda.problem.memory import GIB, bytes_per_output
@@ -104,7 +104,7 @@ def seen(problem, thetas, c):
         view.mean(jnp.arange(80)),
         problem.projections(thetas, c),
         weighted.stiffness(thetas, z),
-        *certificate.moments(problem, thetas[None]),
+        *replicates.moments(problem, thetas),
         *outer_step.snapshot(problem, thetas)[:3],
     )
 
@@ -153,8 +153,8 @@ def outer_step_of(fit):
 def run(kernel, outer_steps=3, **arguments):
     problem = problem_of(SCALAR)[1]
     return mfpda.fit(
-        jax.random.key(1), SCALAR, (problem.x, problem.y), kernel=kernel, particles=M, outer_steps=outer_steps,
-        inner_steps=4, progress=False, **arguments
+        jax.random.key(1), SCALAR, (problem.x, problem.y), rule="dual_averaging", kernel=kernel, particles=M,
+        outer_steps=outer_steps, inner_steps=4, progress=False, **arguments
     )  # fmt: skip
 
 

@@ -5,7 +5,17 @@ import pytest
 import scipy.optimize
 
 from mfpda.errors import InputError
-from mfpda.problem.losses import FromFunction, Logistic, Loss, SmoothedHinge, Softmax, Squared, as_loss, seen_convex
+from mfpda.problem.losses import (
+    FromFunction,
+    Logistic,
+    Loss,
+    SmoothedHinge,
+    Softmax,
+    Squared,
+    as_loss,
+    seen_convex,
+    seen_only_kinks,
+)
 
 SCALAR = [(Squared(), 0.7), (Logistic(), 1.0), (Logistic(), -1.0), (SmoothedHinge(), 1.0), (SmoothedHinge(), -1.0)]
 POINTS = np.array([-3.0, -0.9, -0.2, 0.1, 0.24, 0.8, 4.0])
@@ -130,6 +140,43 @@ def test_convexity_is_seen():
     assert seen_convex(Softmax(), np.array([0, 1]), (3,))
     assert not seen_convex(FromFunction(lambda z, y: jnp.tanh(z * y)), labels, ())
     assert not seen_convex(FromFunction(lambda z, y: z[0] * z[1]), None, (2,))
+
+
+def huber(width):
+    return lambda z, y: jnp.where(jnp.abs(z - y) < width, (z - y) ** 2 / (2 * width), jnp.abs(z - y) - width / 2)
+
+
+NUMBERS, SIGNS, CLASSES = np.linspace(-1.3, 2.1, 9), np.array([1.0, -1.0]), np.array([0, 1, 2])
+KINKED = {
+    "absolute": (lambda z, y: jnp.abs(z - y), NUMBERS, ()),
+    "absolute, far labels": (lambda z, y: jnp.abs(z - y), 1000 * NUMBERS, ()),
+    "hinge": (lambda z, y: jnp.maximum(0, 1 - y * z), SIGNS, ()),
+    "hinge by cases": (lambda z, y: jnp.where(y * z < 1, 1 - y * z, 0.0), SIGNS, ()),
+    "pinball": (lambda z, y: jnp.maximum(0.9 * (y - z), -0.1 * (y - z)), NUMBERS, ()),
+    "no label": (lambda z, y: jax.nn.relu(z), None, ()),
+    "several outputs": (lambda z, y: jnp.sum(jnp.abs(z - y)), np.stack([NUMBERS, -NUMBERS], axis=1), (2,)),
+    "several classes": (lambda z, y: jnp.max(1 + z - z[y]), CLASSES, (3,)),
+}
+CURVED = {
+    "squared": (Squared(), NUMBERS, ()),
+    "logistic": (Logistic(), SIGNS, ()),
+    "smoothed hinge": (SmoothedHinge(), SIGNS, ()),
+    "softmax": (Softmax(), CLASSES, (3,)),
+    "smooth absolute": (lambda z, y: jnp.sqrt((z - y) ** 2 + 1e-2), NUMBERS, ()),
+    "wide Huber": (huber(1.0), NUMBERS, ()),
+    "narrow Huber": (huber(1e-3), NUMBERS, ()),
+    "narrow Huber, far labels": (huber(0.1), 1000 * NUMBERS, ()),
+    "smooth pinball": (lambda z, y: 0.1 * (z - y) + 0.05 * jax.nn.softplus((y - z) / 0.05), NUMBERS, ()),
+    "logarithm": (lambda z, y: -jnp.log(z), None, ()),
+    "linear, without kinks": (lambda z, y: z * y, NUMBERS, ()),
+}
+
+
+@pytest.mark.parametrize("name", [*KINKED, *CURVED])
+def test_losses_whose_slope_only_jumps_are_seen(name):
+    loss, y, outputs = (KINKED | CURVED)[name]
+    labels = None if y is None else jnp.asarray(y)
+    assert seen_only_kinks(as_loss(loss), labels, outputs) == (name in KINKED)
 
 
 def test_another_value_inherits_no_formula_of_the_old_one():

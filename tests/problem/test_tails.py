@@ -1,11 +1,12 @@
 import jax.numpy as jnp
+import numpyro
 import numpyro.distributions as dist
 import pytest
 
 from mfpda import InputError, Model
 from mfpda.problem import losses
 from mfpda.problem.neuron import trace
-from mfpda.problem.tails import check_prior
+from mfpda.problem.tails import centred, check_prior, heaviest
 
 pytestmark = pytest.mark.quick
 
@@ -39,3 +40,32 @@ def test_priors_without_are_refused_and_gamma_one_is_offered(prior):
     with pytest.raises(InputError, match=r"DualAveraging\(gamma=1.0\)"):
         check_prior(neuron_of(prior), 1 / 3)
     check_prior(neuron_of(prior), 1.0)
+
+
+@pytest.mark.parametrize("size", [3, 1000])
+def test_every_coordinate_is_seen(size):
+    """Also in a site of more coordinates than are followed one by one."""
+    degrees = jnp.full(size, 30.0)
+    light = dist.StudentT(degrees, 0, 1).to_event(1)
+    heavy = dist.StudentT(degrees.at[size // 2].set(0.3), 0, 1).to_event(1)
+    check_prior(neuron_of(light), 1 / 3)
+    with pytest.raises(InputError, match=r"site 'w', whose density falls only like \|theta\|\^-1\.3"):
+        check_prior(neuron_of(heavy), 1 / 3)
+
+
+def test_the_heaviest_tails_come_first():
+    neuron = neuron_of(dist.StudentT(jnp.array([30.0, 2.0, 9.0, 1.0]), 0, 1).to_event(1))
+    assert heaviest(neuron, 3).tolist() == [3, 1, 2]
+
+
+def hierarchy(scale):
+    def neuron(x):
+        tau = numpyro.sample("tau", dist.HalfNormal(1.0))
+        return x * scale(tau) * numpyro.sample("w", dist.Normal(0, tau if scale(2.0) == 1 else 1.0))
+
+    return trace(Model(neuron, losses.Squared(), 0.1).declaration, 1.0)
+
+
+def test_a_centred_hierarchy_is_seen():
+    assert centred(hierarchy(lambda tau: 1)) == ("w", "tau")
+    assert centred(hierarchy(lambda tau: tau)) is None
