@@ -2,5 +2,13 @@
 
 from mfpda.progress.datasets import rows_from
 from mfpda.progress.progress import Progress, Settings
-from mfpda.progress.record import CERTIFICATE_STATS, OUTER_STATS, Record, Row, recorded_steps
+from mfpda.progress.record import (
+    CERTIFICATE_STATS,
+    FIRST_CERTIFIED,
+    OUTER_STATS,
+    Record,
+    Row,
+    certifies,
+    recorded_steps,
+)
 from mfpda.progress.state import RunState, current_potential, grown, initial_state

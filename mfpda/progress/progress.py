@@ -8,11 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from mfpda.judging import Certificate
 from mfpda.kernels import Kernel
 from mfpda.problem import Blocks, GibbsPotential, Problem, blocks_within, over_outputs, predictions
 from mfpda.progress.record import Row
 from mfpda.progress.state import RunState, current_potential
 from mfpda.rules import Dual, Rule
+from mfpda.sampling import calibrated
 from mfpda.starts import Start
 
 
@@ -34,6 +36,7 @@ class Settings:
     batch_size: int | None
     memory: float
     block_rows: int | None
+    until_certified: bool = False  # whether the run was to end when certified; outer_steps is then its limit
     overshoots: bool = False  # whether exact steps of the rule overshoot until t has passed the stiffness
 
 
@@ -52,22 +55,39 @@ class Progress:
     inner_steps: int  # in all outer steps so far
     state: RunState
     initial: dict[str, np.ndarray]  # the particles before step 1
+    prior: dict[str, np.ndarray]  # draws of the prior: the same arrays as ``initial`` if the model has no init
     rows: tuple[Row, ...]
+    certificate: Certificate | None = None  # of this state, if it was certified
 
-    @property
+    @functools.cached_property
     def thetas(self) -> Array:
-        """The particles as flat vectors in unconstrained space, shape (M, p)."""
-        return self.state.ensemble.theta
+        """The particles as flat vectors in unconstrained space, shape (M, p).
+
+        If the rule calibrates, they are moved a little, so that they predict as its dual does, or as its certificate
+        found that the fitted density does.
+        """
+        particles, target = self.state.ensemble.theta, self.rule.predictions(self.state.rule)
+        if target is None and self.rule.calibrates and self.certificate is not None:
+            target = jnp.asarray(self.certificate.predictions) if np.isfinite(self.certificate.upper) else None
+        return particles if target is None else calibrated(self.problem, particles, target)
 
     @property
     def seen(self) -> int:
         """How many of the examples are real: all, or as many as a stream has drawn."""
         return self.t * (self.settings.batch_size or 0) if self.is_stream else len(self.problem.x)
 
+    @property
+    def stiffness(self) -> float:
+        """The stiffness of the run: the largest that it recorded, NaN before the first record.
+
+        Everything that prints a stiffness prints this one.
+        """
+        return max((row.stats["stiffness"] for row in self.rows), default=np.nan)
+
     def blocks_for(self, particles: int, rows: int = 0) -> Blocks:
         """The run's blocks, or smaller ones if more particles or rows would exceed its memory budget."""
         n = len(self.problem.x)
-        if particles <= len(self.thetas) and rows <= n:
+        if particles <= self.settings.particles and rows <= n:
             return self.problem.blocks
         return blocks_within(self.settings.memory, self.problem.neuron, particles).over(max(rows, n))
 

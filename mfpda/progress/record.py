@@ -24,7 +24,17 @@ OUTER_STATS = (
     "gradients",
     "seconds",
 )
-CERTIFICATE_STATS = ("certified", "gap", "gap_stderr", "gap_upper", "objective", "objective_stderr", "dual_value")
+FIRST_CERTIFIED = 5  # the outer step of the first certificate, if the user names none
+CERTIFICATE_STATS = (
+    "certified",
+    "gap",
+    "gap_stderr",
+    "gap_upper",
+    "gap_asked",
+    "objective",
+    "objective_stderr",
+    "dual_value",
+)
 
 
 @dataclass(frozen=True)
@@ -59,16 +69,35 @@ class Record:
         return {name: np.asarray(values[name][: self.particles]) for name in sites}
 
 
-def recorded_steps(every: int, certify_every: int, ends: Sequence[int], after: int = 0) -> list[int]:
+def certifies(t: int, certify_every: int | None, ends: Sequence[int]) -> bool:
+    """Whether a run certifies outer step t: every ``certify_every``-th step and the last, or no step if it is 0.
+
+    None means steps 5, 10, 20, 40 and so on, so that certificates cost no more than a share of the run.
+    ``ends`` are the run's lengths in successive calls of ``fit``.
+
+    >>> [t for t in range(1, 31) if certifies(t, None, [30])]
+    [5, 10, 20, 30]
+    """
+    if certify_every == 0:
+        return False
+    if t in ends:
+        return True
+    if certify_every is not None:
+        return t % certify_every == 0
+    doublings, rest = divmod(t, FIRST_CERTIFIED)
+    return rest == 0 and doublings.bit_count() == 1
+
+
+def recorded_steps(every: int, certify_every: int | None, ends: Sequence[int], after: int = 0) -> list[int]:
     """The outer steps after ``after`` that a run records: every ``every``-th, those it certifies, and the last.
 
-    ``ends`` are the run's lengths in successive calls of ``fit``. A step that was once the last stays recorded.
+    A step that was once the last stays recorded.
 
     >>> recorded_steps(3, 0, [4, 7])
     [3, 4, 6, 7]
     """
-    certified = lambda t: certify_every > 0 and t % certify_every == 0  # noqa: E731
-    return [t for t in range(after + 1, max(ends) + 1) if t % every == 0 or certified(t) or t in ends]
+    steps = range(after + 1, max(ends) + 1)
+    return [t for t in steps if t % every == 0 or t in ends or certifies(t, certify_every, ends)]
 
 
 class Row(NamedTuple):

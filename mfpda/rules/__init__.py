@@ -2,7 +2,7 @@
 
 from mfpda.registry import Registry
 from mfpda.rules.automatic import pick
-from mfpda.rules.base import Coefficients, Defaults, Dual, Renewal, Rule, RuleState, padded
+from mfpda.rules.base import Coefficients, Defaults, Dual, Rule, RuleState, padded
 from mfpda.rules.dual_averaging import DualAveraging
 from mfpda.rules.dual_coordinate_ascent import DualCoordinateAscent
 from mfpda.rules.dual_newton import DualNewton

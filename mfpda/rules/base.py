@@ -61,13 +61,6 @@ class Defaults(NamedTuple):
 REWEIGHTED = Defaults("mala", "reweight", 10)  # for rules that bound their steps by importance weights
 
 
-class Renewal(NamedTuple):
-    """Whether a rule needs new particles."""
-
-    due: Array | bool = False  # temper M fresh particles from the prior before the next step
-    averaged: Array | float = 0.0  # steps whose noise the rule averages; after a few, ``stop_at_gap`` may double M
-
-
 class Rule(Plug):
     """How linearisations of the loss become the coefficients of the next Gibbs potential.
 
@@ -82,6 +75,10 @@ class Rule(Plug):
     defaults: ClassVar[Defaults] = Defaults()
     # Whether coefficients belong to the anchors of the batch alone. By default they belong to all anchors.
     on_batch: ClassVar[bool] = False
+    # Whether the rule uses l''. Losses whose slope only jumps, such as |z - y| and the hinge, are then refused.
+    needs_curvature: ClassVar[bool] = False
+    # Whether a fit moves its particles a little, so that they predict as the fitted density does.
+    calibrates: ClassVar[bool] = False
     # Whether exact steps overshoot until t exceeds the stiffness. Verdicts and summaries then mention it.
     overshoots: ClassVar[bool] = False
 
@@ -116,13 +113,13 @@ class Rule(Plug):
         """Return scalars by name. The run records them in ``outer_stats``."""
         return {}
 
-    def renewal(self, state: RuleState) -> Renewal:
-        """Decide whether to redraw the particles before the next step. Never by default."""
-        return Renewal()
+    def predictions(self, state: RuleState) -> Array | None:
+        """Return the predictions that belong to the dual, l'(z_i) = g_i, if ``calibrates``. None if it has none yet."""
+        return None
 
-    def renewed(self, state: RuleState, times: int) -> RuleState:
-        """Return the state after a renewal that multiplied the number of particles by ``times``."""
-        return state
+    def wants_fresh(self, state: RuleState) -> Array | bool:
+        """Whether the next step should end with particles tempered from the prior, if the user named no start."""
+        return False
 
 
 class AveragingRule(Rule):

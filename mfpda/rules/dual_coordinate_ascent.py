@@ -38,6 +38,7 @@ class DualCoordinateAscent(Rule):
 
     share: float = 0.5
     requires = "data set"
+    needs_curvature = True
     defaults = REWEIGHTED
 
     def __post_init__(self):

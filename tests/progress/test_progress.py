@@ -42,7 +42,7 @@ def test_settings_are_frozen_and_compare_by_value(progress):
         settings.particles = 6
     assert [field.name for field in dataclasses.fields(Settings)] == [
         "rule", "kernel", "start", "particles", "outer_steps", "inner_steps", "batch_size", "memory", "block_rows",
-        "overshoots",
+        "until_certified", "overshoots",
     ]  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import numpyro.distributions as dist
 
 import mfpda
 from mfpda.problem.problem import Problem
-from mfpda.rules import Coefficients, Dual, Renewal, Rule
+from mfpda.rules import Coefficients, Dual, Rule
 from tests.rules.grid import grid_of, updated, view_of
 
 N, PARTICLES = 5, 10
@@ -137,14 +137,35 @@ def check_stats_are_scalars_by_name(rule):
             assert all(isinstance(value, jax.Array) and value.shape == () for value in recorded.values())
 
 
-def check_a_renewal_keeps_the_state_and_its_dual(rule):
+def check_answers_to_the_run_are_yes_or_no(rule):
+    """Whether to draw fresh particles is one truth value. Nothing is drawn before step 1."""
+    assert not rule.wants_fresh(rule.init(N, ()))
     for (_, _, _, states, _), _, _ in every_way(rule):
-        asked = rule.renewal(states[-1])
-        assert isinstance(asked, Renewal)
-        assert np.shape(asked.due) == np.shape(asked.averaged) == ()
-        renewed = rule.renewed(states[-1], 2)
-        assert types(renewed) == types(states[-1])
-        np.testing.assert_array_equal(rule.dual(renewed).g, rule.dual(states[-1]).g)
+        for state in states:
+            answer = rule.wants_fresh(state)
+            assert jnp.shape(answer) == ()
+            assert jnp.issubdtype(jnp.result_type(answer), jnp.bool_)
+
+
+def check_predictions_of_a_rule_belong_to_its_dual(rule):
+    """l'(u) = g where a rule knows better predictions u than its particles make. Before step 1 it knows none."""
+    assert rule.predictions(rule.init(N, ())) is None
+    for (problem, _, _, states, _), outputs, _ in every_way(rule):
+        for state in states:
+            u = rule.predictions(state)
+            if u is not None:
+                assert u.shape == (N, *outputs)
+                np.testing.assert_allclose(problem.derivative(u), rule.dual(state).g, rtol=1e-5, atol=1e-6)
+
+
+def check_the_particles_sample_the_fitted_density(rule):
+    """c_i = w_i g_i wherever gamma is 1: what the kernel samples is the density that the dual stands for."""
+    for (problem, _, seen, states, coefficients), _, _ in every_way(rule):
+        for state, (c, gamma) in zip(states[1:], coefficients, strict=True):
+            if gamma == 1 and not rule.on_batch:
+                g = rule.dual(state).g
+                expected = problem.weights.reshape(-1, *[1] * (g.ndim - 1)) * g
+                np.testing.assert_allclose(c[seen], expected[seen], rtol=1e-5, atol=1e-7)
 
 
 def check_growing_keeps_the_dual(rule):

@@ -35,8 +35,9 @@ def run(classes):
     model, x, y = problem(classes)
     key = jax.random.key(5)
     fit = mfpda.fit(
-        key, model, (x, y), batch_size=BATCH, particles=40, outer_steps=OUTER_STEPS, inner_steps=3, progress=False
-    )
+        key, model, (x, y), rule="dual_averaging", batch_size=BATCH, particles=40, outer_steps=OUTER_STEPS,
+        inner_steps=3, progress=False,
+    )  # fmt: skip
     batches = DataSet(jax.random.split(jax.random.fold_in(key, 0))[1], bind(model, x, y), BATCH)
     indices = [np.asarray(batches.at(t)[1]) for t in range(1, OUTER_STEPS + 1)]
     ensembles = [fit.progress.initial, *(row.particles for row in fit.rows)]  # Theta~^(1), Theta~^(2), ...
@@ -92,13 +93,15 @@ def test_fast_form_and_sum_form_of_the_gradient_agree(classes):
 
 
 def test_full_batch_dual_is_n_times_the_coefficients(small):
-    fit = mfpda.fit(jax.random.key(0), small.model, small.data, **small.quick)
+    fit = mfpda.fit(jax.random.key(0), small.model, small.data, **small.quick | {"rule": "dual_averaging"})
     np.testing.assert_allclose(fit.dual, 40 * fit.state.coefficients.c, rtol=1e-5)
     np.testing.assert_allclose(fit.potential.coefficients, fit.state.coefficients.c, rtol=1e-5)
 
 
 def test_gamma_can_be_fixed(small):
-    fit = mfpda.fit(jax.random.key(0), small.model, small.data, rule=mfpda.DualAveraging(gamma=1.0), **small.quick)
+    fit = mfpda.fit(
+        jax.random.key(0), small.model, small.data, **small.quick | {"rule": mfpda.DualAveraging(gamma=1.0)}
+    )
     assert fit.state.coefficients.gamma == 1
 
 

@@ -111,7 +111,7 @@ def test_a_batch_touches_its_own_coordinates_alone():
 
 @pytest.mark.slow
 def test_it_fits_and_records(small):
-    fit = mfpda.fit(jax.random.key(0), small.model, small.data, rule="dual_coordinate_ascent", **small.quick)
+    fit = mfpda.fit(jax.random.key(0), small.model, small.data, **small.quick | {"rule": "dual_coordinate_ascent"})
     stats = fit.idata["outer_stats"]
     assert {"coordinates", "effective_sample_size"} <= set(stats)
     taken, left = stats["coordinates"].values[0], stats["effective_sample_size"].values[0]

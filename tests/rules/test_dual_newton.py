@@ -9,13 +9,16 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 import scipy.stats
 
 import mfpda
+from mfpda import sampling
+from mfpda.core import largest_step
 from mfpda.exact import Quadrature, _GridOutputs
+from mfpda.problem import Problem
 from mfpda.rules import DualNewton
-from mfpda.rules.base import Linearisations
 from mfpda.rules.proximal import predicted
 from tests.helpers import reference, slow_but
 from tests.rules.grid import NAMES, dual_value, gap, law_of, named, problem_with, updated, view_of, walk
@@ -33,7 +36,7 @@ def at_dual(grid, g):
     """A state with this dual, which is made of values of l' alone."""
     with jax.enable_x64(True):
         begun = DualNewton().init(len(grid.x), grid.outputs.shape[2:])
-        return begun._replace(averaged=Linearisations(jnp.asarray(g), jnp.ones(len(g))))
+        return begun._replace(g=jnp.asarray(g))
 
 
 def covariance(grid, law):
@@ -129,7 +132,7 @@ def directions(name, states, seed):
             t, key = jnp.asarray(5.0), jax.random.key(0)
             after, _ = updated(DualNewton(), key, at_dual(grid, g), t, view_of(grid, law), None, grid.problem)
         alpha = float(after.alpha)
-        yield grid, u, g, grid.predictions(law), alpha, (np.asarray(after.averaged.weighted) - g) / alpha
+        yield grid, u, g, grid.predictions(law), alpha, (np.asarray(after.g) - g) / alpha
 
 
 @pytest.mark.parametrize(("name", "states"), [("tanh_squared", 70), ("tanh_logistic", 70), ("sine_squared", 60)])
@@ -167,8 +170,11 @@ def test_exact_newton_reaches_the_optimum(name):
     nodes = len(grid.thetas)
     np.testing.assert_allclose(left[held], 0.5 * nodes, rtol=1e-6)  # the default share
     assert (left >= 0.5 * nodes * (1 - 1e-6)).all()
-    np.testing.assert_allclose(alpha[settled > 0], 2 / (settled[settled > 0] + 2))
-    assert (alpha == 1).sum() >= 2  # exact moments have no noise to average
+    np.testing.assert_array_equal(alpha[settled > 0], 1)
+    assert ((alpha == 1) & (settled == 0)).sum() >= 2  # exact moments have no noise to average
+    for state in states:
+        if state.settled > 0:
+            np.testing.assert_allclose(state.g, grid._rows("derivative", state.u), rtol=1e-10)
     residual = grid._rows("derivative", grid.predictions(law_of(grid, path[-2].g))) - path[-2].g
     assert states[-1].residual == pytest.approx(np.sqrt(np.mean(residual**2)), rel=1e-6)
 
@@ -193,7 +199,7 @@ def from_far_away(name, seeds, outer_steps=60, particles=2000):
         u = 10 * np.abs(grid.outputs).max() * np.random.default_rng(seed).choice([-1, 1], grid.outputs.shape[1:])
         begun = at_dual(grid, grid._rows("derivative", u))
         path = walk(grid, DualNewton(), outer_steps, begun, jax.random.key(seed), particles)
-        found.append((gap(grid, begun.averaged.weighted), path[-1].gap))
+        found.append((gap(grid, begun.g), path[-1].gap))
     return np.array(found).T
 
 
@@ -224,12 +230,12 @@ def test_whole_steps_from_far_away_would_not_find_back():
     state, gaps = at_dual(grid, grid._rows("derivative", u)), []
     with jax.enable_x64(True):
         for t in range(1, 61):
-            g = state.averaged.weighted
+            g = state.g
             view = grid._seen(law_of(grid, g), jax.random.key(t), 2000)
             now, key = jnp.asarray(float(t)), jax.random.key(0)
             after, _ = updated(DualNewton(), key, state, now, view, None, grid.problem)
-            whole = g + (after.averaged.weighted - g) / after.alpha
-            state = state._replace(averaged=Linearisations(whole, jnp.ones(len(g))))
+            whole = g + (after.g - g) / after.alpha
+            state = state._replace(g=whole)
             gaps.append(gap(grid, whole))
     assert min(gaps[20:]) > 0.1
 
@@ -296,53 +302,242 @@ def test_what_is_recorded():
         stats[name].values[0] for name in ("alpha", "effective_sample_size", "residual", "settled")
     )
     assert (left >= 0.5 * 4000 * (1 - 1e-3)).all()
-    assert left[0] == pytest.approx(2000, rel=1e-3)  # the first step is as long as may be
+    held = (settled == 0) & (alpha < 1)
+    assert held[:2].all()
+    np.testing.assert_allclose(
+        left[held][1:], 2000, rtol=1e-3
+    )  # steps are as long as may be; further draws see the first
     assert ((alpha > 0) & (alpha <= 1)).all()
-    np.testing.assert_allclose(alpha[settled > 0], 2 / (settled[settled > 0] + 2), rtol=1e-5)
+    np.testing.assert_array_equal(alpha[settled > 0], 1)
     assert settled[-1] > 15
     assert residual[-1] < 0.05 * residual[0]
     grid = Quadrature.of(problem.model, problem.data, problem.bounds, 201)
     assert gap(grid, np.asarray(fit.dual, float)) < 1e-6
 
 
-@pytest.mark.parametrize(
-    ("settled", "before", "expected"), [(0, 0.9, 1), (2, 0.9, 3), (2, 1.9, 2), (2, 2.1, 0), (3, 2.1, 4)]
-)
-def test_how_many_steps_are_averaged(settled, before, expected):
-    """One more where the residual rises, as many where it falls a little, none where it falls to half; but three and
-    more go on whatever it does."""
+def after_one_step(grid, g, **state):
+    """The state after one step with exact moments, from this dual and these numbers of the last step."""
+    with jax.enable_x64(True):
+        begun = at_dual(grid, g)._replace(**{name: jnp.asarray(value) for name, value in state.items()})
+        view = view_of(grid, law_of(grid, g))
+        after = updated(DualNewton(), jax.random.key(0), begun, jnp.asarray(13.0), view, None, grid.problem)[0]
+        return jax.tree.map(np.asarray, after)
+
+
+@functools.cache
+def near_the_optimum():
+    """A grid, a dual from which a whole step is allowed, and the step's target and residual."""
     grid = named("tanh_squared")
     off = walk(grid, DualNewton(), 12)[-1].g + 0.005
+    return grid, off, after_one_step(grid, off, residual=1e3)
+
+
+@pytest.mark.parametrize(
+    ("settled", "before", "expected"), [(0.0, 0.9, 1), (0.0, 1.1, 0), (1.0, 0.9, 2), (1.0, 2.1, 2), (4.0, 2.1, 5)]
+)
+def test_how_many_steps_are_averaged(settled, before, expected):
+    """Averaging begins where the residual rises. Then it continues, whatever the residual does.
+
+    The moments are exact, so that no residual is noise. Steps are whole, and g belongs to the average with weights k.
+    """
+    grid, off, whole = near_the_optimum()
+    earlier = whole.u + 0.1
+    found = after_one_step(grid, off, settled=settled, residual=before * float(whole.residual), u=earlier)
+    assert found.settled == expected
+    assert found.alpha == 1
+    assert found.residual == whole.residual
+    k = np.arange(1, expected + 1)
+    u = whole.u if expected < 2 else earlier + k[-1] / k.sum() * (whole.u - earlier)
+    np.testing.assert_allclose(found.u, u, rtol=1e-10)
+    np.testing.assert_allclose(found.g, grid._rows("derivative", u), rtol=1e-10)
+
+
+def test_a_residual_that_is_noise_begins_the_average():
+    """Below two Monte Carlo errors of l'(z), also while it falls. Exact moments of as many nodes have none."""
+    grid, off, whole = near_the_optimum()
+    law = law_of(grid, off)
     with jax.enable_x64(True):
-        view = view_of(grid, law_of(grid, off))  # exact moments: no residual is noise
-
-        def after(settled, before):
-            state = at_dual(grid, off)._replace(settled=jnp.asarray(float(settled)), residual=jnp.asarray(before))
-            return updated(DualNewton(), jax.random.key(0), state, jnp.asarray(13.0), view, None, grid.problem)[0]
-
-        now = float(after(0, 1e3).residual)
-        found = after(settled, before * now)
-    assert float(found.settled) == expected
-    assert float(found.alpha) == pytest.approx(2 / (expected + 2))
+        state = at_dual(grid, off)._replace(residual=jnp.asarray(2 * float(whole.residual)))
+        settled = {}
+        for particles in (20, 100_000):
+            view = grid._seen(law, jax.random.key(0), particles)
+            after = updated(DualNewton(), jax.random.key(0), state, jnp.asarray(13.0), view, None, grid.problem)[0]
+            settled[particles] = float(after.settled)
+    assert settled == {20: 1, 100_000: 0}
 
 
-@pytest.mark.parametrize(("age", "settled", "due"), [(16, 16, True), (15, 40, False), (40, 15, False)])
-def test_new_particles_go_on_with_the_average(age, settled, due):
-    """The steps averaged count half beside those of twice as many."""
+def test_a_step_that_the_trust_region_shortens_ends_the_average():
+    """Then nothing of the average is left: u is the step's own, and g goes a part of the way to l'(u)."""
+    grid, _, whole = near_the_optimum()
+    far = grid._rows("derivative", 10 * np.ones(len(grid.x)))
+    alone = after_one_step(grid, far, residual=1e-3)
+    found = after_one_step(grid, far, residual=1e-3, settled=7.0, u=whole.u)
+    assert found.settled == 0
+    assert found.alpha < 1
+    np.testing.assert_allclose(found.u, alone.u, rtol=1e-12)
+    np.testing.assert_allclose(found.g, far + found.alpha * (grid._rows("derivative", found.u) - far), rtol=1e-10)
+
+
+def test_the_first_steps_keep_a_part_of_the_prior():
+    """g = alpha l'(u) after the first step, from g = 0: the particles sample q_g, so q_g must not be ahead of them."""
+    grid = named("tanh_logistic")
+    first = walk(grid, DualNewton(), 1)[0]
+    assert 0.01 < first.state.alpha < 0.9
+    np.testing.assert_allclose(first.g, first.state.alpha * grid._rows("derivative", first.state.u), rtol=1e-10)
+    np.testing.assert_array_equal(first.g, DualNewton().dual(first.state).g)
+
+
+def test_the_first_step_is_as_long_as_both_the_particles_and_further_draws_allow():
+    """An effective share of 1/2 of the particles, and of 1/8 of 16 M draws of the prior. Later steps ask for the first.
+
+    Forty particles miss what matters often enough that each limit is the smaller one for some seeds.
+    """
+    ours, shorter = reference("sine_squared"), []
+    problem = Problem.of(ours.model, *(jnp.asarray(each, float) for each in ours.data))
+
+    @jax.jit
+    def step(key, thetas, residual):
+        """The length of a step from the prior, after which residual, and the two limits of a first one."""
+        deviations, state = problem.outputs(thetas).deviations(), DualNewton().init(len(problem.x), ())
+        after, _ = DualNewton().update(
+            key, state._replace(residual=residual), jnp.ones(()), problem.outputs(thetas), None, problem
+        )
+        direction = problem.weights * problem.derivative(predicted(deviations, state.g, problem))
+        rises = deviations.energies(direction), deviations.draws(key, 16, direction)
+        limits = [
+            largest_step(rise / problem.temperature, jnp.ones(()), share)
+            for rise, share in zip(rises, (0.5, 0.125), strict=True)
+        ]
+        return after.alpha, jnp.stack(limits)
+
+    for seed in range(12):
+        draw_key, key = jax.random.split(jax.random.key(seed))
+        thetas = sampling.draw_prior(draw_key, 40, problem)
+        alpha, limits = step(key, thetas, jnp.inf)
+        assert alpha == pytest.approx(float(limits.min()), rel=1e-4)
+        assert step(key, thetas, jnp.asarray(1e3))[0] == pytest.approx(float(limits[0]), rel=1e-4)
+        shorter.append(int(jnp.argmin(limits)))
+    assert set(shorter) == {0, 1}
+
+
+@pytest.mark.parametrize(("settled", "settles", "fresh"), [(0, False, False), (1, True, False), (2, True, True)])
+def test_what_it_tells_the_run(settled, settles, fresh):
+    """Particles are calibrated from the first averaged step, and fresh ones come with the third."""
     rule = DualNewton()
-    state = rule.init(3, ())._replace(age=jnp.asarray(float(age)), settled=jnp.asarray(float(settled)))
-    assert bool(rule.renewal(state).due) is due
-    assert rule.renewal(state).averaged == settled
-    assert not rule.renewal(rule.renewed(state, 1)).due
-    assert [float(rule.renewed(state, factor).settled) for factor in (1, 2)] == [settled, settled / 2]
+    state = rule.init(3, ())._replace(settled=jnp.asarray(float(settled)), u=jnp.arange(3.0))
+    assert bool(rule.wants_fresh(state)) is fresh
+    u = rule.predictions(state)
+    assert (u is not None) is settles
+    if settles:
+        np.testing.assert_array_equal(u, state.u)
+
+
+def test_fresh_particles_come_with_the_third_averaged_step_unless_a_start_is_named(small):
+    """Tempering leaves its numbers in the record of the steps that it was used in."""
+    arguments = {"rule": "dual_newton", "particles": 200, "outer_steps": 12, "progress": False}
+    for start, expected in ((None, True), ("reweight", False)):
+        fit = mfpda.fit(jax.random.key(0), small.model, small.data, start=start, **arguments)
+        settled = [0, *(row.stats["settled"] for row in fit.rows)]
+        assert max(settled) > 3
+        tempered = ["temperatures" in row.stats for row in fit.rows]
+        assert tempered == [expected and before >= 2 for before in settled[:-1]]
+
+
+class NeverFresh(DualNewton):
+    """Newton's method with the particles that it has, moved and resampled from step to step."""
+
+    def wants_fresh(self, state):
+        return False
+
+
+def gaps_in_ten_dimensions(name, rule, particles, seeds):
+    """Exact gaps after 10 and after 40 outer steps, one row per seed. The optimum is the one in two dimensions."""
+    problem, plane, found = reference(name, dimensions=10), reference(name), []
+    grid = Quadrature.of(plane.model, plane.data, plane.bounds, 201)
+    arguments = {"rule": rule, "particles": particles, "record": mfpda.Record(every=10), "progress": False}
+    for seed in range(seeds):
+        fit, gaps = None, []
+        for steps in (10, 40):
+            fit = mfpda.fit(
+                jax.random.key(seed), problem.model, problem.data, outer_steps=steps, resume=fit, **arguments
+            )
+            gaps.append(gap(grid, np.asarray(fit.dual, float)))
+        found.append(gaps)
+    early, late = np.transpose(found)
+    print(f"{name}, {rule}: gaps after 10 steps {early}, after 40 {late}, medians {np.median(found, axis=0)}")
+    return np.array(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_thirty_more_steps_do_no_harm_in_ten_dimensions(name):
+    """After 40 steps the gap is at most 1.5 times that after 10, in at least four of six runs.
+
+    Measured: in 12 of 12 on sine_squared. If it holds in 19 of 20 runs, false failures are 0.2 %. And the median falls
+    to less than half; measured: to a sixth or less.
+    """
+    early, late = gaps_in_ten_dimensions(name, DualNewton(), 1000, 6).T
+    assert (late <= 1.5 * early).sum() >= 4
+    assert np.median(late) < 0.5 * np.median(early)
+
+
+@pytest.mark.slow
+def test_fresh_particles_are_what_makes_the_average_improve():
+    """On tanh_logistic, whose modes hardly exchange particles: the gap after 40 steps is smaller by a factor of 19.
+
+    That was measured with 12 seeds, as the ratio of geometric means. With 8 its logarithm has a standard error of 0.75.
+    """
+    late = {rule: gaps_in_ten_dimensions("tanh_logistic", rule, 500, 8)[:, 1] for rule in (DualNewton(), NeverFresh())}
+    fresh, kept = (np.exp(np.mean(np.log(gaps))) for gaps in late.values())
+    assert kept > 2 * fresh
 
 
 def test_mini_batches_are_refused(small):
     with pytest.raises(mfpda.InputError, match="batch"):
-        mfpda.fit(jax.random.key(0), small.model, small.data, rule="dual_newton", batch_size=10, **small.quick)
+        mfpda.fit(jax.random.key(0), small.model, small.data, batch_size=10, **small.quick | {"rule": "dual_newton"})
 
 
 @pytest.mark.parametrize("wrong", [0, 1, 1.5, -0.1])
 def test_odd_shares_are_refused(wrong):
     with pytest.raises(mfpda.InputError, match="share"):
         mfpda.DualNewton(share=wrong)
+
+
+class Huber(mfpda.losses.Loss):
+    """|z - y|, rounded to a parabola where it is below the width: linear almost everywhere."""
+
+    width: float = 0.1
+    convex = True
+
+    def value(self, z, y):
+        distance = jnp.abs(z - y)
+        return jnp.where(distance < self.width, distance**2 / (2 * self.width), distance - self.width / 2)
+
+    def conjugate(self, g, y):
+        return jnp.where(jnp.abs(g) <= 1 + 1e-5, g * y + self.width * g**2 / 2, jnp.inf)
+
+    def domain(self, y):
+        return -1.0, 1.0
+
+
+X = np.linspace(-2, 2, 40)
+WAVE = np.sin(1.5 * X) + 0.1 * np.random.default_rng(0).normal(size=40)
+LINEAR_PIECES = {"smoothed hinge": (mfpda.losses.SmoothedHinge(), np.sign(WAVE)), "Huber": (Huber(), WAVE)}
+
+
+@pytest.mark.parametrize("name", slow_but(["Huber"], LINEAR_PIECES))
+def test_losses_with_linear_pieces_are_solved(name):
+    """Twenty steps of 2000 particles, judged by quadrature: at most 0.5 % of what could be won is left."""
+    loss, y = LINEAR_PIECES[name]
+    model = mfpda.Model.from_function(
+        lambda theta, x: 2 * jnp.tanh(theta["w"] * x + theta["b"]),
+        {"w": dist.Normal(0, 1), "b": dist.Normal(0, 1)}, loss, 0.1,
+    )  # fmt: skip
+    grid = Quadrature.of(model, (X, y), (-9, 9), 121)
+    best = grid.optimum().objective
+    to_win = grid.objective(grid.gibbs(np.zeros(len(X)))[0]) - best
+    fit = mfpda.fit(
+        jax.random.key(0), model, (X, y), rule="dual_newton", particles=2000, outer_steps=20, progress=False
+    )
+    excess = grid.objective(grid.law_of(fit.potential)) - best
+    assert -1e-6 < excess < 0.005 * to_win

@@ -69,5 +69,7 @@ def test_rates_outside_their_range_are_refused(wrong):
 
 @pytest.mark.slow
 def test_it_fits_on_mini_batches(small):
-    fit = mfpda.fit(jax.random.key(0), small.model, small.data, rule="fictitious_play", batch_size=10, **small.quick)
+    fit = mfpda.fit(
+        jax.random.key(0), small.model, small.data, batch_size=10, **small.quick | {"rule": "fictitious_play"}
+    )
     np.testing.assert_allclose(fit.state.coefficients.c, fit.dual / 40, rtol=1e-6)

@@ -34,7 +34,7 @@ def test_one_inner_step_is_noisy_gradient_descent(small):
 
 
 def test_on_mini_batches_an_inner_step_costs_the_batch(small):
-    fit = mfpda.fit(jax.random.key(0), small.model, small.data, rule="latest", batch_size=10, **small.quick)
+    fit = mfpda.fit(jax.random.key(0), small.model, small.data, batch_size=10, **small.quick | {"rule": "latest"})
     potential = current_potential(fit.problem, fit.rule, fit.state)
     assert len(potential.anchors) == 10
     assert len(fit.potential.anchors) == 40
