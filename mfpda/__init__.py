@@ -9,13 +9,24 @@ from mfpda.errors import (
     CertificateStatus,
     HighDimensionWarning,
     InputError,
+    NotCertifiedWarning,
     NotConvexWarning,
     RunError,
     Status,
     Terminated,
 )
 from mfpda.judging import Certificate, estimators
-from mfpda.kernels import MALA, ULA, FromBlackJAX, FromNumPyro, GradientDescent, Kernel, StochasticGradient, Underdamped
+from mfpda.kernels import (
+    HMC,
+    MALA,
+    ULA,
+    FromBlackJAX,
+    FromNumPyro,
+    GradientDescent,
+    Kernel,
+    StochasticGradient,
+    Underdamped,
+)
 from mfpda.persistence import Checkpoint
 from mfpda.problem import GibbsPotential, Loss, Model, PowerNormal, Stream, distributions, losses, penalty
 from mfpda.progress import Record
@@ -30,12 +41,12 @@ __version__ = _version("mfpda")
 
 # fmt: off
 __all__ = [
-    "MALA", "ULA", "Certificate", "CertificateStatus", "Checkpoint", "DualAveraging", "DualCoordinateAscent",
+    "HMC", "MALA", "ULA", "Certificate", "CertificateStatus", "Checkpoint", "DualAveraging", "DualCoordinateAscent",
     "DualNewton", "FictitiousPlay", "Fit", "FromBlackJAX", "FromNumPyro", "GibbsPotential", "GradientDescent",
-    "HighDimensionWarning", "InputError", "Kernel", "Latest", "Loss", "Model", "NotConvexWarning", "PowerNormal",
-    "Record", "Resample", "Reweight", "Rule", "RunError", "Start", "Status", "StochasticGradient", "Stream", "Temper",
-    "Terminated", "Underdamped", "Warm", "diagnostics", "distributions", "estimators", "exact", "features", "fit",
-    "kernels", "load", "losses", "penalty", "plots", "rules", "schedules", "starts", "studies", "summary", "theory",
-    "to_inference_data", "verdict",
+    "HighDimensionWarning", "InputError", "Kernel", "Latest", "Loss", "Model", "NotCertifiedWarning",
+    "NotConvexWarning", "PowerNormal", "Record", "Resample", "Reweight", "Rule", "RunError", "Start", "Status",
+    "StochasticGradient", "Stream", "Temper", "Terminated", "Underdamped", "Warm", "diagnostics", "distributions",
+    "estimators", "exact", "features", "fit", "kernels", "load", "losses", "penalty", "plots", "rules", "schedules",
+    "starts", "studies", "summary", "theory", "to_inference_data", "verdict",
 ]
 # fmt: on

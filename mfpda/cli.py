@@ -118,7 +118,8 @@ def _resume(options: argparse.Namespace) -> int:
     begun = argparse.Namespace(**origin["options"])
     settings = dict(getattr(module, "settings", {}))
     arguments = settings | _overrides(begun, settings)
-    arguments["outer_steps"] = options.outer_steps or saved.ends[-1]
+    if options.outer_steps or not saved.settings.until_certified:  # else it ends when it is certified
+        arguments["outer_steps"] = options.outer_steps or saved.ends[-1]
     every, seconds = begun.checkpoint_every or 1, begun.checkpoint_seconds
     arguments |= {"resume": options.folder, "checkpoint": Checkpoint(options.folder, every, seconds)}
     options.file, options.key = file, begun.key
@@ -357,8 +358,9 @@ def _overrides(options: argparse.Namespace, settings: dict[str, Any]) -> dict[st
         for name, option in fit_options().items()
         if getattr(options, name) is not None
     }
-    rule = given.get("rule", settings.get("rule", "dual_averaging"))
-    default = "mala" if rule == "auto" else RULES.resolve(rule).defaults.kernel  # "auto" may choose either
+    rule = given.get("rule", settings.get("rule", "auto"))
+    newton = "dual_newton"  # what "auto" chooses where it can
+    default = RULES.resolve(newton if rule == "auto" else rule).defaults.kernel
     in_file = KERNELS.resolve(settings.get("kernel", default))
     if given.get("kernel") == KERNELS.name_of(in_file):
         given["kernel"] = in_file  # the kernel of the file keeps the file's step size

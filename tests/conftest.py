@@ -74,5 +74,5 @@ def small():
     sites = {"w": dist.Normal(0, 1).expand([1]).to_event(1), "b": dist.Normal(0, 1)}
     h = lambda theta, x: 2 * jnp.tanh(x @ theta["w"] + theta["b"])  # noqa: E731
     model = mfpda.Model.from_function(h, sites, mfpda.losses.Squared(), 0.02)
-    quick = {"particles": 30, "outer_steps": 8, "inner_steps": 5, "progress": False}
+    quick = {"rule": "dual_averaging", "particles": 30, "outer_steps": 8, "inner_steps": 5, "progress": False}
     return SimpleNamespace(model=model, data=(x, np.sin(x[:, 0])), quick=quick, x=x)

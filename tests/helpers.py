@@ -1,5 +1,6 @@
 """Problems and comparisons that several test files share."""
 
+import html.parser
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,13 +32,21 @@ def slow_but(kept, names):
     return [name if name in kept else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
-def reference(name):
-    """A reference problem: its model, its data, its exact optimum, and bounds that hold its Gibbs densities."""
+def reference(name, dimensions=2):
+    """A reference problem: its model, its data, its exact optimum, and bounds that hold its Gibbs densities.
+
+    In more than 2 ``dimensions`` the neuron sees two orthonormal directions of theta ~ N(0, s^2 I_p). The Gibbs density
+    is then the one in 2 dimensions times a normal, so that the optimum and every gap are the same.
+    """
     stored = json.loads((Path(__file__).parent / "references" / f"{name}.json").read_text())
-    prior = dist.Normal(0, stored["prior_scale"])
-    model = mfpda.Model.from_function(
-        NEURONS[name], {"w": prior, "b": prior}, LOSSES[stored["loss"]], stored["temperature"]
-    )
+    prior, neuron = dist.Normal(0, stored["prior_scale"]), NEURONS[name]
+    if dimensions == 2:
+        sites, h = {"w": prior, "b": prior}, neuron
+    else:
+        seen = np.linalg.qr(np.random.default_rng(0).normal(size=(dimensions, 2)))[0]
+        sites = {"theta": prior.expand([dimensions]).to_event(1)}
+        h = lambda theta, x: neuron(dict(zip("wb", theta["theta"] @ seen, strict=True)), x)  # noqa: E731
+    model = mfpda.Model.from_function(h, sites, LOSSES[stored["loss"]], stored["temperature"])
     optimum = SimpleNamespace(**stored["optimum"])
     optimum.predictions = np.asarray(optimum.predictions).ravel()
     return SimpleNamespace(
@@ -83,8 +92,8 @@ def same(fit, other):
     xr.testing.assert_identical(
         fit.groups["particle_history"].load().drop_attrs(), other.groups["particle_history"].load().drop_attrs()
     )
-    for name, value in fit.progress.initial.items():
-        np.testing.assert_array_equal(value, other.progress.initial[name])
+    for group in ("initial_particles", "prior"):
+        xr.testing.assert_identical(fit.groups[group].drop_attrs(), other.groups[group].drop_attrs())
 
 
 def begun(model, x, y, *, rule=mfpda.DualAveraging(), kernel=mfpda.ULA(0.1), batch_size=None, is_stream=False):
@@ -94,6 +103,7 @@ def begun(model, x, y, *, rule=mfpda.DualAveraging(), kernel=mfpda.ULA(0.1), bat
     planned, start = tuning.plan(kernel, 1)[0], mfpda.Warm()
     drawn = jax.jit(initial_state, static_argnames="particles")
     state = drawn(jax.random.key(0), problem, batch, planned, rule, particles=5)
+    initial = {name: np.asarray(value) for name, value in problem.constrain(state.ensemble.theta).items()}
     return Progress(
         problem=problem,
         rule=rule,
@@ -108,9 +118,45 @@ def begun(model, x, y, *, rule=mfpda.DualAveraging(), kernel=mfpda.ULA(0.1), bat
         t=0,
         inner_steps=0,
         state=state,
-        initial={name: np.asarray(value) for name, value in problem.constrain(state.ensemble.theta).items()},
+        initial=initial,
+        prior=initial,
         rows=(),
     )  # fmt: skip
+
+
+class _Table(html.parser.HTMLParser):
+    """The words of a table, by the element that holds them. Refuses elements that are not closed in order."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.words = [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.open.append(tag)
+        if tag in ("caption", "th", "td"):
+            self.words.append((tag, ""))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        tag, before = self.words[-1]
+        assert self.open[-1] == tag
+        self.words[-1] = tag, before + data
+
+
+def cells(page):
+    """The caption of a table in HTML, and its rows as a dict from label to text."""
+    table = _Table()
+    table.feed(page)
+    table.close()
+    assert table.open == []
+    (caption, title), *rest = table.words
+    assert caption == "caption"
+    labels, texts = rest[::2], rest[1::2]
+    assert {tag for tag, _ in labels} == {"th"}
+    assert {tag for tag, _ in texts} == {"td"}
+    return title, {label: text for (_, label), (_, text) in zip(labels, texts, strict=True)}
 
 
 MODEL_FILE = """

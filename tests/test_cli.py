@@ -92,6 +92,22 @@ def test_a_kernel_and_its_step_size(model_file, monkeypatch, capsys):
     assert seen["fit"].rows[-1].stats["step_size"] == pytest.approx(0.01)
 
 
+def test_a_step_size_is_of_the_kernel_that_the_run_would_have(model_file, monkeypatch, capsys):
+    for rule, kernel in {"auto": mfpda.HMC, "dual_averaging": mfpda.ULA}.items():
+        seen = fitted(monkeypatch, ["run", model_file, "--quiet", "--rule", rule, "--step-size", "0.01"])
+        assert isinstance(seen["fit"].kernel, kernel)
+        monkeypatch.undo()
+
+
+def test_a_run_until_certified_is_resumed_until_certified(model_file, tmp_path, monkeypatch, capsys):
+    Path(model_file).write_text(MODEL_FILE.replace('"outer_steps": 4, ', '"tolerance": 0.5, '))
+    folder = str(tmp_path / "run")
+    assert main(["run", model_file, "--quiet", "--checkpoint", folder]) == 0
+    seen = fitted(monkeypatch, ["resume", folder, "--quiet"])
+    assert "outer_steps" not in seen
+    assert seen["fit"].status is mfpda.Status.CERTIFIED
+
+
 def test_too_little_memory_is_refused(model_file, capsys):
     assert main(["run", model_file, "--quiet", "--memory", "1e-9"]) == 2
     assert "GiB of memory for 20 particles" in capsys.readouterr().err
@@ -115,7 +131,8 @@ def test_the_key_decides(model_file, monkeypatch, capsys):
 
 def test_a_run_that_diverges_is_saved_and_fails(model_file, tmp_path, capsys):
     out = tmp_path / "run.nc"
-    assert main(["run", model_file, "--quiet", "--step-size", "1e30", "--out", str(out)]) == 1
+    unadjusted = ["--rule", "dual_averaging", "--step-size", "1e30"]  # an adjusted kernel would refuse such steps
+    assert main(["run", model_file, "--quiet", *unadjusted, "--out", str(out)]) == 1
     printed = capsys.readouterr()
     assert "the run diverged after outer step 0" in printed.err
     assert "diverged" in printed.out

@@ -23,7 +23,8 @@ def drive(run: Run) -> Outcome:
     plan, status, failure = run.plan, Status.FINISHED, None
     with signals.catch_stop_signals() as stop_request:
         run.open_checkpoint()  # from here on a run that ends says where it can be resumed
-        bar = tqdm(total=plan.outer_steps, initial=run.progress.t, disable=plan.silent, desc="mfpda", unit="step")
+        total = None if plan.settings.until_certified else plan.outer_steps
+        bar = tqdm(total=total, initial=run.progress.t, disable=plan.silent, desc="mfpda", unit="step")
         try:
             stop_request.defer(several_processes())
             with Agreement(stop_request) as agreement:
@@ -45,12 +46,13 @@ def drive(run: Run) -> Outcome:
 
 
 def _loop(run: Run, agreement: Agreement, bar: tqdm) -> Status:
-    """Outer steps until the run is long enough, has reached its gap, or diverges."""
+    """Outer steps until the run is long enough, is certified or cannot be, or cannot go further."""
     agreement.check()
     run.finish_pending_certificate()
-    while not agreement.reached(run.reached) and run.progress.t < run.plan.outer_steps:
-        if not run.step(agreement):
-            return Status.DIVERGED
+    while not agreement.reached(run.certified or run.stalled) and run.progress.t < run.plan.outer_steps:
+        ended = run.step(agreement)
+        if ended:
+            return ended
         bar.set_postfix(run.shown(), refresh=False)
         bar.update()
-    return Status.CERTIFIED if agreement.reached(run.reached) else Status.FINISHED
+    return run.status

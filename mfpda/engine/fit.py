@@ -1,25 +1,25 @@
 """``fit``, the one entry function: plan, begin or resume, drive, report."""
 
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from mfpda.core import Schedule
 from mfpda.engine.drive import Outcome, drive
 from mfpda.engine.plan import Folder, Metrics, make_plan
 from mfpda.engine.run import Run
-from mfpda.errors import RunError, Status, Terminated
+from mfpda.errors import NotCertifiedWarning, RunError, Status, Terminated
 from mfpda.kernels import Kernel
 from mfpda.persistence import Checkpoint
-from mfpda.problem import Model
+from mfpda.problem import Model, centred
 from mfpda.progress import Record
 from mfpda.results import Fit
-from mfpda.rules import DualAveraging, Rule
+from mfpda.rules import Rule
 from mfpda.starts import Start
 
 
@@ -28,16 +28,17 @@ def fit(
     model: Model,
     data: Any = None,
     *,
-    rule: Rule | str = DualAveraging(),
+    rule: Rule | str = "auto",
     kernel: Kernel | str | None = None,
     start: Start | str | None = None,
-    particles: int = 500,
-    outer_steps: int = 60,
+    particles: int = 1000,
+    outer_steps: int | None = None,
+    tolerance: float = 0.05,
     inner_steps: int | Schedule | None = None,
     batch_size: int | None = None,
     record: Record = Record(),
     metrics: Metrics | None = None,
-    certify_every: int = 0,
+    certify_every: int | None = None,
     stop_at_gap: float | None = None,
     memory: float | None = None,
     checkpoint: Checkpoint | Folder | None = None,
@@ -46,7 +47,7 @@ def fit(
     progress: bool = True,
     throw: bool = True,
 ) -> Fit:
-    """Find the distribution over theta that minimises the regularised risk, by particle dual averaging.
+    """Find the distribution over theta that minimises the regularised risk, and certify that it is the optimum.
 
     This function is long because its docstring is the reference of all arguments.
 
@@ -56,24 +57,28 @@ def fit(
         data: ``(x, y)``, or ``Stream(draw)`` for one pass over a data distribution. A memory-mapped x of the type that
             JAX computes in (``np.load(path, mmap_mode="r")`` of float32, for example) is read from disk where it lies,
             and must not change while its fit is in use. Other arrays are copied once.
-        rule: how linearisations are combined: an object or a registered name. "auto" chooses by the problem, and says
-            what it chose and why.
+        rule: how linearisations are combined: an object or a registered name. "auto" takes ``DualNewton()`` where it
+            can, else ``DualAveraging()``, and says why.
         kernel: how the Gibbs density is sampled: an object or a registered name. By default the rule's own choice:
-            ``ULA()``, or ``MALA()`` for ``DualNewton`` and ``DualCoordinateAscent``.
+            ``ULA()``, ``HMC()`` for ``DualNewton``, ``MALA()`` for ``DualCoordinateAscent``.
         start: where particles begin each outer step: an object or a registered name. By default the rule's own choice:
             ``Warm()``, or ``Reweight()`` for ``DualNewton`` and ``DualCoordinateAscent``.
         particles: M, the number of particles.
-        outer_steps: the number of outer steps in all. A resumed run takes those that are missing.
-        inner_steps: kernel steps per outer step, or a schedule of t. By default 20, or 10 for the two rules just named.
+        outer_steps: the number of outer steps in all. A resumed run takes those that are missing. By default the run
+            continues until it is certified, for at most 640 outer steps: see ``tolerance``. (Streams and losses that
+            are not convex cannot be certified to a tolerance: they take 60.)
+        tolerance: without ``outer_steps``, the run ends when the certificate's upper bound on L(q_g) - L* is at most
+            this share of what could be won over the prior, L(p0) - D(g). If nothing can be won, a bound of 0.005 T is
+            enough.
+        inner_steps: kernel steps per outer step, or a schedule of t. By default 20; 3 for ``DualNewton``, 10 for
+            ``DualCoordinateAscent``.
         batch_size: None for the full batch, else the size of the batches of a shuffled epoch. Streams: 50 by default.
         record: which outer steps, sites and particles are recorded.
         metrics: functions of ``predict``, evaluated at recorded steps and recorded in ``outer_stats``.
         certify_every: the number of outer steps between certificates. The last step also gets one. Their gaps are
-            recorded in ``outer_stats``. 0 means never.
-        stop_at_gap: stop when the upper bound on the gap is below this number, in two independent certificates of one
-            step. Without ``certify_every`` there is a certificate every 10 outer steps. If averaging cannot reach this
-            gap, ``DualNewton`` doubles the particles at each certificate, up to 32-fold. The new particles are tempered
-            from the prior. ``outer_stats`` records their number; the particle history keeps the first M.
+            recorded in ``outer_stats``, and the last is ``fit.certificate``. By default there are certificates at steps
+            5, 10, 20, 40, ... if the run ends when it is certified, else none. 0 means none.
+        stop_at_gap: end the run when the upper bound on the gap is at most this number, instead of ``tolerance``.
         memory: the budget in GiB for intermediate results. By default a quarter of the free memory. If all examples
             need more, they are evaluated in blocks. The results are the same within rounding, and have the same bits if
             the blocks are the same (``fit.settings.block_rows``).
@@ -94,14 +99,14 @@ def fit(
     ...     return 2 * jnp.tanh(x * numpyro.sample("w", dist.Normal(0, 1)))
     >>> model = mfpda.Model(neuron, mfpda.losses.Squared(), temperature=0.01)
     >>> x = jnp.linspace(-2, 2, 50)
-    >>> mfpda.fit(jax.random.key(0), model, (x, jnp.sin(x)), particles=100, outer_steps=10, progress=False)
-    Fit(100 particles, 10 outer steps, risk 0.0..., finished)
+    >>> mfpda.fit(jax.random.key(0), model, (x, jnp.sin(x)), progress=False)
+    Fit(1000 particles, 5 outer steps, risk 0.0..., gap <= ..., certified)
     """
     plan = make_plan(
         key, model, data, rule=rule, kernel=kernel, start=start, particles=particles, outer_steps=outer_steps,
-        inner_steps=inner_steps, batch_size=batch_size, record=record, metrics=metrics, certify_every=certify_every,
-        stop_at_gap=stop_at_gap, memory=memory, checkpoint=checkpoint, resume=resume, devices=devices,
-        progress=progress,
+        tolerance=tolerance, inner_steps=inner_steps, batch_size=batch_size, record=record, metrics=metrics,
+        certify_every=certify_every, stop_at_gap=stop_at_gap, memory=memory, checkpoint=checkpoint, resume=resume,
+        devices=devices, progress=progress,
     )  # fmt: skip
     run = Run.begin(plan)
     outcome = drive(run)
@@ -110,9 +115,10 @@ def fit(
 
 def report(run: Run, outcome: Outcome, throw: bool) -> Fit:
     """The fit of a run that has ended. Raises if the run failed, diverged or was terminated."""
-    fit = Fit(run.progress, outcome.status, run.store)
-    if run.plan.stop_at_gap is not None and outcome.status is Status.FINISHED and not run.plan.silent:
-        _say(_missed_gap(fit, run.plan.stop_at_gap))
+    not_certified = outcome.status in (Status.OUT_OF_STEPS, Status.NO_BOUND, Status.WORSE_THAN_PRIOR)
+    fit = Fit(run.best_result if not_certified else run.progress, outcome.status, run.store)
+    if not_certified:
+        warnings.warn(f"{fit!r}. {outcome.status.advice}", NotCertifiedWarning, stacklevel=3)
     if outcome.terminated:
         where = f" It can be resumed from {str(fit.folder)!r}." if fit.folder else ""
         _say(f"SIGTERM ended the run after outer step {fit.outer_steps}.{where}")
@@ -120,16 +126,27 @@ def report(run: Run, outcome: Outcome, throw: bool) -> Fit:
     if outcome.failure is not None and throw:
         failure = outcome.failure
         raise RunError(fit, f", at which {type(failure).__name__} was raised: {failure}") from failure
+    if outcome.status is Status.IMPROPER and throw:
+        raise RunError(fit)
     if outcome.status is Status.DIVERGED and throw:
         finite = bool(jnp.all(jnp.isfinite(fit.predict(fit.problem.x))))
-        raise RunError(fit, "" if finite else ": h(theta, x) is not finite at the particles it began with")
+        reason = "" if finite else ": h(theta, x) is not finite at the particles it began with"
+        raise RunError(fit, reason, _advice_for_a_funnel(run) if finite else "")
     return fit
 
 
-def _missed_gap(fit: Fit, stop_at_gap: float) -> str:
-    upper = fit.rows[-1].stats.get("gap_upper", np.nan) if fit.rows else np.nan
-    best = f"at most {upper:.3g}" if np.isfinite(upper) else "not known"
-    return f"the gap is {best}, and stop_at_gap {stop_at_gap:g} was not reached. Take more outer_steps or particles."
+def _advice_for_a_funnel(run: Run) -> str:
+    """What to do if the prior of one site depends on another and the kernel is unadjusted. Empty if that is not so."""
+    sites = None if run.plan.kernels[0].adjusted else centred(run.progress.problem.neuron)
+    if sites is None:
+        return ""
+    site, scale = sites
+    return (
+        f"Particles or predictions became infinite or NaN; this is the last finite state. The prior of {site!r} "
+        f"depends on {scale!r}: a funnel, whose narrow part is too steep for an unadjusted kernel. Use "
+        f'kernel="mala" or kernel="hmc". Or non-centre the prior, with the scale that {scale!r} gives: '
+        f'`{site} = scale * numpyro.sample("{site}", dist.Normal(0, 1))`.'
+    )
 
 
 def _say(message: str) -> None:

@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,18 +17,20 @@ from tqdm import tqdm
 from mfpda.core import Schedule, as_key, positive, positive_count, schedules
 from mfpda.distributed import agreed, in_first_process, is_writer, mesh_over, replicated, spread
 from mfpda.errors import InputError, listed
+from mfpda.judging import Target
 from mfpda.kernels import KERNELS, Kernel, step_size_of
 from mfpda.persistence import Checkpoint, SavedRun, fingerprint, versions
 from mfpda.persistence import checkpoint as checkpoints
-from mfpda.problem import Blocks, Feed, Model, Problem, check_prior, feed
+from mfpda.problem import Blocks, Feed, Model, Problem, check_prior, check_proper, feed, seen_convex, seen_only_kinks
 from mfpda.problem import memory as budgets
-from mfpda.progress import CERTIFICATE_STATS, OUTER_STATS, Progress, Record, RunState, Settings
+from mfpda.progress import CERTIFICATE_STATS, OUTER_STATS, Progress, Record, RunState, Settings, certifies
 from mfpda.results import Fit
 from mfpda.rules import RULES, Rule, pick
 from mfpda.sampling import tuning
 from mfpda.starts import STARTS, Start
 
-CERTIFY_EVERY = 10  # where stop_at_gap is given alone
+LIMIT = 640  # outer steps of a run that ends when it is certified
+UNCERTIFIED = 60  # outer steps, if there are none given and the problem cannot be certified
 Metrics = Mapping[str, Callable[[Callable[[Any], Array]], float]]
 Folder = str | os.PathLike[str]
 
@@ -43,12 +45,13 @@ class Plan:
     rule: Rule
     kernels: list[Kernel]  # one per outer step
     start: Start
+    may_draw_fresh: bool  # whether the rule may have particles tempered from the prior in place of the start
     inner_steps: np.ndarray  # one per outer step
     record: Record
     sites: tuple[str, ...]
     metrics: Metrics
-    certify_every: int
-    stop_at_gap: float | None
+    certify_every: int | None  # None: at steps 5, 10, 20, 40, ...
+    target: Target | None  # the bound at which the run ends
     settings: Settings
     ends: list[int]  # the lengths that the user asked for, one after another: each ends with a recorded step
     mesh: Mesh | None
@@ -63,13 +66,7 @@ class Plan:
 
     def certifies(self, t: int) -> bool:
         """Whether outer step t ends with a certificate."""
-        return bool(self.certify_every) and (t % self.certify_every == 0 or t in self.ends)
-
-    def in_blocks(self, problem: Problem, particles: int) -> Problem:
-        """The problem in the run's blocks, or in smaller ones if particles were added."""
-        if particles == self.settings.particles:
-            return problem
-        return problem.in_blocks(budgets.blocks_within(self.settings.memory, problem.neuron, particles))
+        return certifies(t, self.certify_every, self.ends)
 
     def placed(self, state: RunState) -> RunState:
         """The state on the run's devices: particles spread over them, the rest whole on each."""
@@ -101,7 +98,6 @@ class Plan:
                 "record": dataclasses.asdict(self.record),
                 "metrics": list(self.metrics),
                 "certify_every": self.certify_every,
-                "stop_at_gap": self.stop_at_gap,
                 "data": "a stream" if self.feed.is_stream else checkpoints.data_digest(problem.x, problem.y),
                 "block_rows": self.feed.blocks.rows,
                 "devices": 1 if self.mesh is None else self.mesh.size,
@@ -118,12 +114,13 @@ def make_plan(
     kernel: Kernel | str | None,
     start: Start | str | None,
     particles: int,
-    outer_steps: int,
+    outer_steps: int | None,
+    tolerance: float,
     inner_steps: int | Schedule | None,
     batch_size: int | None,
     record: Record,
     metrics: Metrics | None,
-    certify_every: int,
+    certify_every: int | None,
     stop_at_gap: float | None,
     memory: float | None,
     checkpoint: Checkpoint | Folder | None,
@@ -140,17 +137,21 @@ def make_plan(
         raise InputError("a Model as the second argument", type(model).__name__, "Call fit(key, model, data).")
     if not isinstance(record, Record):
         raise InputError("a Record", repr(record), "Give Record(every=10), for example.")
-    particles, outer_steps = positive_count(particles, "particles"), positive_count(outer_steps, "outer_steps")
+    particles = positive_count(particles, "particles")
     mesh = mesh_over(devices, particles)
-    certify_every, stop_at_gap = _check_certifying(certify_every, stop_at_gap)
     memory = None if memory is None else positive(memory, "memory")
     earlier, saved, checkpoint = _check_folders(checkpoint, resume)
     silent = not (progress and is_writer())
 
     source, done = _feed(key, model, data, batch_size, earlier, saved)
     problem = source.at(max(done, 1))[0]
-    rule = _resolve_rule(rule, problem, source, particles, silent)
+    if saved and certify_every is None:
+        certify_every = saved.identity["certify_every"]
+    length = _length(outer_steps, tolerance, certify_every, stop_at_gap, problem, source.is_stream)
+    outer_steps = max(length.outer_steps, done) if length.until_certified else length.outer_steps
+    rule, why = _resolve_rule(rule, problem, source, particles)
     _check_batches(rule, source)
+    _check_curvature(rule, problem)
     chosen_kernel = KERNELS.resolve(rule.defaults.kernel if kernel is None else kernel)
     kernels = tuning.plan(chosen_kernel, outer_steps)
     chosen_start = STARTS.resolve(rule.defaults.start if start is None else start)
@@ -164,6 +165,8 @@ def make_plan(
     inner = rule.defaults.inner_steps if inner_steps is None else inner_steps
     settings = saved.settings if saved else earlier.settings if earlier else None
     budget, source.blocks = _blocks(memory, settings, problem, particles, source.is_stream)
+    if not done:
+        check_proper(problem.in_blocks(source.blocks))
     plan = Plan(
         key=key,
         model=model,
@@ -171,12 +174,13 @@ def make_plan(
         rule=rule,
         kernels=kernels,
         start=chosen_start,
+        may_draw_fresh=start is None,
         inner_steps=schedules.values(inner, outer_steps, "inner_steps", whole=True),
         record=record,
         sites=record.kept_sites(problem.neuron),
         metrics=_check_metrics(metrics, rule),
-        certify_every=certify_every,
-        stop_at_gap=stop_at_gap,
+        certify_every=length.certify_every,
+        target=length.target,
         settings=Settings(
             rule=repr(rule),
             overshoots=rule.overshoots,
@@ -184,6 +188,7 @@ def make_plan(
             start=repr(chosen_start),
             particles=particles,
             outer_steps=outer_steps,
+            until_certified=length.until_certified,
             inner_steps=inner if isinstance(inner, int) else repr(inner),
             batch_size=source.batch_size,
             memory=budget,
@@ -199,15 +204,43 @@ def make_plan(
     if saved:
         checkpoints.check_same(saved.identity, plan.identity, saved.folder)
         source.check_drawn_again(done)
+    if why and not silent:  # after all refusals
+        tqdm.write(f'mfpda: rule="auto" chose {rule}: {why}.', file=sys.stderr)
     return plan
 
 
-def _check_certifying(every: int, stop_at_gap: float | None) -> tuple[int, float | None]:
-    if isinstance(every, bool) or not isinstance(every, (int, np.integer)) or every < 0:
+class _Length(NamedTuple):
+    """How long a run is, and when it is certified."""
+
+    outer_steps: int
+    until_certified: bool
+    certify_every: int | None
+    target: Target | None
+
+
+def _length(
+    outer_steps: int | None,
+    tolerance: float,
+    every: int | None,
+    stop_at_gap: float | None,
+    problem: Problem,
+    is_stream: bool,
+) -> _Length:
+    """Without ``outer_steps`` a run ends when it is certified. A stream, or a loss that is not convex, cannot be."""
+    if every is not None and (isinstance(every, bool) or not isinstance(every, (int, np.integer)) or every < 0):
         raise InputError("a whole number as certify_every", repr(every), "Give 10, for example, or 0 for never.")
-    if stop_at_gap is None:
-        return int(every), None
-    return int(every) or CERTIFY_EVERY, positive(stop_at_gap, "stop_at_gap")
+    positive(tolerance, "tolerance")
+    target = None if stop_at_gap is None else Target(gap=positive(stop_at_gap, "stop_at_gap"), only_whether=True)
+    if outer_steps is not None:
+        never = 0 if target is None and every is None else every
+        return _Length(positive_count(outer_steps, "outer_steps"), False, never, target)
+    convex = problem.loss.convex or seen_convex(problem.loss, problem.y, problem.neuron.output)
+    if target is None and (is_stream or not convex):
+        return _Length(UNCERTIFIED, False, every or 0, None)
+    if every == 0:
+        expected = "outer_steps for a run without certificates (certify_every=0, or resumed from one that had none)"
+        raise InputError(expected, "None", "Give outer_steps.")
+    return _Length(LIMIT, True, every, target or Target(tolerance, only_whether=True))
 
 
 def _check_folders(checkpoint: object, resume: object) -> tuple[Progress | None, SavedRun | None, Checkpoint | None]:
@@ -252,15 +285,13 @@ def setup_keys(key: Array) -> tuple[Array, Array]:
     return start_key, data_key
 
 
-def _resolve_rule(rule: Rule | str, problem: Problem, source: Feed, particles: int, silent: bool) -> Rule:
-    """The rule itself, or the one of this name. "auto" reports its choice where a progress bar is shown."""
+def _resolve_rule(rule: Rule | str, problem: Problem, source: Feed, particles: int) -> tuple[Rule, str]:
+    """The rule itself, or the one of this name. For "auto", also why it was chosen."""
     if not (isinstance(rule, str) and rule == "auto"):
-        return RULES.resolve(rule)
+        return RULES.resolve(rule), ""
     predictions = (len(problem.x), *problem.neuron.output)
-    picked, why = pick(source.is_stream, source.batch_size, predictions, particles, problem.model.has_init)
-    if not silent:
-        tqdm.write(f'mfpda: rule="auto" chose {picked}: {why}.', file=sys.stderr)
-    return picked
+    kinks = seen_only_kinks(problem.loss, problem.y, problem.neuron.output)
+    return pick(source.is_stream, source.batch_size, predictions, particles, problem.model.has_init, kinks)
 
 
 def _check_batches(rule: Rule, source: Feed) -> None:
@@ -275,6 +306,17 @@ def _check_batches(rule: Rule, source: Feed) -> None:
         expected = f"all examples at every step for {name}, which needs the covariance of all outputs"
         advice = 'Leave batch_size out, or use rule="dual_averaging".'
         raise InputError(expected, f"batches of {source.batch_size}", advice)
+
+
+def _check_curvature(rule: Rule, problem: Problem) -> None:
+    """Refuse a loss without curvature for a rule that needs its second derivative."""
+    if rule.needs_curvature and seen_only_kinks(problem.loss, problem.y, problem.neuron.output):
+        advice = (
+            'Use rule="dual_averaging", or a smooth loss: `lambda z, y: jnp.sqrt((z - y)**2 + 1e-2)` for the absolute '
+            "error, losses.SmoothedHinge() for the hinge."
+        )
+        expected = f"a loss with curvature for {type(rule).__name__}, which uses its second derivative"
+        raise InputError(expected, "one whose second derivative is 0 except at kinks", advice)
 
 
 def _blocks(
@@ -332,5 +374,5 @@ def _check_resumable(
         if ours is not None and not np.array_equal(np.asarray(ours), np.asarray(theirs)):
             raise InputError("the data of the run that is resumed", f"another {name}", "Pass the same data.")
     fingerprint.check_names(problem, fingerprint.names(earlier.problem))
-    values = fingerprint.values(earlier.problem, earlier.thetas)
-    fingerprint.check_values(problem, earlier.thetas, values)
+    values = fingerprint.values(earlier.problem, earlier.state.ensemble.theta)
+    fingerprint.check_values(problem, earlier.state.ensemble.theta, values)

@@ -10,18 +10,32 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from mfpda import sampling
 from mfpda.distributed import Agreement, gathered, replicated, several_processes
-from mfpda.engine import renewal
 from mfpda.engine.outer_step import Snapshot, StepStats, outer_step, snapshot
 from mfpda.engine.plan import Plan, setup_keys
-from mfpda.errors import Status
-from mfpda.judging import Certificate, certificate
+from mfpda.errors import CertificateStatus, Status
+from mfpda.judging import Certificate, Target, certify, default_particles
 from mfpda.persistence import HistoryStore, RunWriter, provenance
-from mfpda.problem import Problem, predictions
-from mfpda.progress import CERTIFICATE_STATS, Progress, Row, grown, initial_state, recorded_steps
+from mfpda.problem import Problem, predictions, runs_away
+from mfpda.progress import (
+    CERTIFICATE_STATS,
+    Progress,
+    Row,
+    RunState,
+    current_potential,
+    grown,
+    initial_state,
+    recorded_steps,
+)
+from mfpda.starts import Temper
 
+PRIOR = 2  # folded into the key of the first particles; its other keys are split from it
 CERTIFY = 4  # folded into the key of an outer step; its other keys are split from it
+LEVEL = 0.99  # of all certificates of a run together
+PATIENCE = 2  # certificates without a smaller bound that end a run which is to be certified
 _initial_state = jax.jit(initial_state, static_argnames=("particles",))
+_draw_prior = jax.jit(sampling.draw_prior, static_argnames=("particles",))
 
 
 @dataclass
@@ -30,7 +44,7 @@ class Run:
 
     plan: Plan
     progress: Progress
-    reached: bool = False  # stop_at_gap
+    best: Progress | None = None  # the state with the smallest bound so far, of those that this process certified
     writer: RunWriter | None = None
     began: float = field(default_factory=time.perf_counter)
     _before: Progress | None = None  # with several processes: the last step, which a failed process may still be at
@@ -54,7 +68,7 @@ class Run:
         plan, progress = self.plan, self.progress
         if plan.checkpoint is None:
             return
-        statistics = [*plan.metrics, *(CERTIFICATE_STATS if plan.certify_every else ())]
+        statistics = [*plan.metrics, *(() if plan.certify_every == 0 else CERTIFICATE_STATS)]
         if plan.saved and plan.checkpoint.holds(plan.saved.folder):
             self.writer = RunWriter.reopen(plan.checkpoint, plan.saved, plan.ends, statistics)
         else:
@@ -73,56 +87,60 @@ class Run:
         plan = self.plan
         return set(recorded_steps(plan.record.every, plan.certify_every, plan.ends, after=self.progress.t))
 
-    def step(self, agreement: Agreement) -> bool:
-        """Make the next outer step, record and write it. If not all is finite, change nothing and return False."""
-        plan, before, spent = self.plan, self.progress, jnp.zeros(())
+    def step(self, agreement: Agreement) -> Status | None:
+        """Make the next outer step, record and write it. If it cannot be taken, change nothing and return why."""
+        plan, before = self.plan, self.progress
         t = before.t + 1
-        times = renewal.factor_due(plan, before)
-        if times:
-            before, spent = renewal.renew(plan, before, times)
-        particles = len(before.thetas)
         problem, batch = plan.feed.at(t)
-        problem = plan.in_blocks(problem, particles)
-        judged = plan.in_blocks(plan.feed.judged_on(t), particles) if t in self._recorded_steps else None
+        judged = plan.feed.judged_on(t) if t in self._recorded_steps else None
         agreement.check()  # from here on the processes compute together
         state = before.state
         if len(problem.x) != len(before.problem.x):
             state = grown(state, plan.rule, len(problem.x))
         kernel, inner_steps = plan.kernels[t - 1], np.int32(plan.inner_steps[t - 1])
-        plugs = kernel, plan.rule, plan.start
+        fresh = plan.may_draw_fresh and bool(gathered(plan.rule.wants_fresh(state.rule)))
+        plugs = kernel, plan.rule, Temper() if fresh else plan.start
         everywhere = self._everywhere(problem)
         state, stats = outer_step(plan.key, np.int32(t), state, everywhere, batch, *plugs, inner_steps, mesh=plan.mesh)
         thetas = state.ensemble.theta
         taken = None if judged is None else snapshot(self._everywhere(judged), thetas)
+        escapes = None if taken is None else runs_away(current_potential(everywhere, plan.rule, state), thetas)
         due = self.writer is not None and self.writer.due(t)
         whole = gathered(state) if due or plan.certifies(t) else state
         thetas = gathered(thetas) if plan.metrics and taken is not None else thetas
-        stats, taken = jax.device_get(gathered((stats, taken)))
+        stats, taken, escapes = jax.device_get(gathered((stats, taken, escapes)))
         # from here on each process is by itself; if one fails, the others learn of it at the next check
 
         if not stats.finite or (taken is not None and not np.isfinite(taken.risk)):
-            return False
+            return Status.DIVERGED
         rows = before.rows
         if taken is not None:
-            stats = stats._replace(gradients=stats.gradients + spent)
+            if escapes.any():
+                return Status.IMPROPER
             row = self._row(t, stats, taken, inner_steps, thetas, problem)
             rows = (*rows, self.writer.row(row, problem.neuron) if self.writer else row)
         self._before = self.progress if several_processes() else None
         taken_steps = before.inner_steps + int(inner_steps)
         self.progress = replace(
-            before, problem=problem, kernel=kernel, t=t, inner_steps=taken_steps, state=state, rows=rows
+            before,
+            problem=problem,
+            kernel=kernel,
+            t=t,
+            inner_steps=taken_steps,
+            state=state,
+            rows=rows,
+            certificate=None,
         )
-        whole_progress = replace(self.progress, state=whole)
         if plan.certifies(t):  # after its row, so that nothing is lost if it fails
-            self._certify(whole_progress)
+            self._certify(whole)
         if self.writer and due:
-            self.writer.write(whole_progress, Status.INTERRUPTED)
-        return True
+            self.writer.write(replace(self.progress, state=whole), Status.INTERRUPTED)
+        return None
 
     def _row(
         self, t: int, stats: StepStats, taken: Snapshot, inner_steps: np.int32, thetas: Array, problem: Problem
     ) -> Row:
-        """What is recorded of this step. The history has the first M particles, M the number the run began with."""
+        """What is recorded of this step."""
         plan = self.plan
         numbers: dict[str, Any] = {
             **stats.plugs,
@@ -138,8 +156,8 @@ class Run:
             **{name: self._measure(name, thetas, problem) for name in plan.metrics},
             "seconds": time.perf_counter() - self.began,
         }
-        first = {name: taken.particles[name][: plan.settings.particles] for name in plan.sites}
-        return Row(t, {name: float(number) for name, number in numbers.items()}, plan.record.thin(plan.sites, first))
+        particles = plan.record.thin(plan.sites, taken.particles)
+        return Row(t, {name: float(number) for name, number in numbers.items()}, particles)
 
     def _everywhere(self, problem: Problem) -> Problem:
         """The problem on every device. One that stays the same is copied there once."""
@@ -156,36 +174,73 @@ class Run:
             raise RuntimeError(f"the metric {name!r} raised {type(error).__name__}: {error}") from error
 
     def finish_pending_certificate(self) -> None:
-        """Issue the certificate that an interruption left pending, or note that ``stop_at_gap`` was reached."""
-        plan, progress = self.plan, self.progress
+        """Issue the certificate that an interruption left pending."""
+        progress = self.progress
         last = progress.rows[-1] if progress.rows else None
-        if last is None or last.outer_step != progress.t or not plan.certifies(progress.t):
-            return
-        if np.isnan(last.stats.get("certified", np.nan)):
-            self._certify(replace(progress, state=gathered(progress.state)))
-        elif plan.stop_at_gap is not None:  # the worse of two certificates was recorded
-            self.reached = bool(last.stats["gap_upper"] < plan.stop_at_gap)
+        pending = last is not None and last.outer_step == progress.t and progress.certificate is None
+        if pending and self.plan.certifies(progress.t):
+            self._certify(gathered(progress.state))
 
-    def _certify(self, progress: Progress) -> None:
-        """Issue a certificate, and write it into the last row.
+    def _certify(self, whole: RunState) -> None:
+        """Certify the present state, gathered from all devices, and write the numbers into its row.
 
-        Under ``stop_at_gap`` a run is judged many times, and any one certificate may be lucky. So a second certificate
-        must agree, and the worse of the two is recorded.
+        The k-th certificate of a run has the level 1 - 0.01 / 2^k, so that all of them hold together at level 0.99.
         """
-        plan, limit = self.plan, self.plan.stop_at_gap
+        plan, progress = self.plan, self.progress
+        *rows, last = progress.rows
+        count = 1 + sum(np.isfinite(row.stats.get("certified", np.nan)) for row in rows)
         key = jax.random.fold_in(jax.random.fold_in(plan.key, progress.t), CERTIFY)
-        first_key, second_key = jax.random.split(key)
-        judged = _certificate(first_key, progress)
-        self.reached = False
-        if limit is not None and judged.upper < limit:
-            second = _certificate(second_key, progress)
-            self.reached = second.upper < limit
-            judged = max(judged, second, key=lambda each: each.upper)
-        *rows, last = self.progress.rows
+        level, target = 1 - (1 - LEVEL) / 2**count, plan.target or Target()
+        judged = _certificate(key, replace(progress, state=whole), level, target)
         last = last._replace(stats=last.stats | judged.numbers)
-        self.progress = replace(self.progress, rows=(*rows, last))
+        self.progress = replace(progress, rows=(*rows, last), certificate=judged)
+        if self.best is None or judged.upper <= _upper(self.best):
+            self.best = replace(self.progress, state=whole)
         if self.writer:
             self.writer.stats(last)
+
+    @property
+    def certified(self) -> bool:
+        """Whether the bound on the present state is as small as was asked for."""
+        judged, target = self.progress.certificate, self.plan.target
+        if judged is None or target is None:
+            return False
+        return judged.upper <= target.bound(judged.winnable_lower, judged.temperature)
+
+    @property
+    def stalled(self) -> bool:
+        """Whether the last certificates of a run that is to be certified brought no smaller bound.
+
+        Dual averaging overshoots at first, so its bounds count only after twice the stiffness.
+        """
+        progress = self.progress
+        first = 2 * progress.stiffness if self.plan.rule.overshoots else 0
+        stats = [row.stats for row in progress.rows if np.isfinite(row.stats.get("certified", np.nan))]
+        if self.plan.target is None or len(stats) <= PATIENCE or progress.t < first:
+            return False
+        bounds = [each["gap_upper"] if each["certified"] else np.inf for each in stats]
+        return not min(bounds[-PATIENCE:]) < min(bounds[:-PATIENCE])
+
+    @property
+    def status(self) -> Status:
+        """How the run has ended, if nothing broke it off."""
+        if self.plan.target is None:
+            return Status.FINISHED
+        if self.certified:
+            return Status.CERTIFIED
+        judged = self.best_result.certificate
+        if judged is None or judged.status is not CertificateStatus.CERTIFIED:
+            return Status.NO_BOUND
+        return Status.WORSE_THAN_PRIOR if judged.worse_than_prior else Status.OUT_OF_STEPS
+
+    @property
+    def best_result(self) -> Progress:
+        """The present state, or an earlier one whose bound is clearly smaller."""
+        judged, best = self.progress.certificate, self.best
+        if judged is None or best is None:
+            return self.progress
+        known = judged.status is CertificateStatus.CERTIFIED
+        return best if _upper(best) < (judged.gap - 3 * judged.stderr if known else np.inf) else self.progress
 
     def shown(self) -> dict[str, str]:
         """The numbers of the progress bar."""
@@ -194,13 +249,9 @@ class Run:
             return {}
         stats = rows[-1].stats
         shown = {"risk": f"{stats['risk']:.4g}", "step": f"{stats['step_size']:.2g}"}
-        if plan.certify_every:
-            gaps = (row.stats for row in reversed(rows) if np.isfinite(row.stats.get("gap", np.nan)))
-            certified = next(gaps, None)
-            if certified:
-                shown["gap"] = f"{certified['gap']:.2g}+-{certified['gap_stderr']:.1g}"
-        if stats["particles"] != plan.settings.particles:
-            shown["particles"] = f"{stats['particles']:.0f}"
+        bounds = [row.stats for row in rows if np.isfinite(row.stats.get("gap_upper", np.nan))]
+        if bounds:
+            shown["gap"] = f"<={bounds[-1]['gap_upper']:.2g} (asked {bounds[-1]['gap_asked']:.2g})"
         if plan.kernels[0].adjusted:
             shown["accept"] = f"{stats['acceptance_rate']:.2f}"
         return shown
@@ -227,7 +278,7 @@ def _begun(plan: Plan) -> Progress:
     problem, batch = plan.feed.at(1)
     start_key, _ = setup_keys(plan.key)
     state = _initial_state(start_key, problem, batch, plan.kernels[0], plan.rule, plan.settings.particles)
-    values = problem.constrain(state.ensemble.theta)
+    initial = _values(problem, state.ensemble.theta)
     return Progress(
         problem=problem,
         rule=plan.rule,
@@ -239,18 +290,27 @@ def _begun(plan: Plan) -> Progress:
         t=0,
         inner_steps=0,
         state=plan.placed(state),
-        initial={name: np.asarray(value) for name, value in values.items()},
+        initial=initial,
+        prior=_prior_draws(start_key, problem, plan.settings.particles) if plan.model.has_init else initial,
         rows=(),
     )
 
 
+def _prior_draws(start_key: Array, problem: Problem, particles: int) -> dict[str, np.ndarray]:
+    return _values(problem, _draw_prior(jax.random.fold_in(start_key, PRIOR), particles, problem))
+
+
+def _values(problem: Problem, thetas: Array) -> dict[str, np.ndarray]:
+    return {name: np.asarray(value) for name, value in problem.constrain(thetas).items()}
+
+
 def _resumed(plan: Plan, earlier: Progress) -> Progress:
-    """An earlier run with this plan: its state, its rows and its first particles."""
+    """An earlier run with this plan: its state, its rows, its first particles and its draws of the prior."""
     t = earlier.t
     problem = plan.feed.at(max(t, 1))[0]
     return replace(
         earlier,
-        problem=plan.in_blocks(problem, len(earlier.thetas)),
+        problem=problem,
         rule=plan.rule,
         kernel=plan.kernels[max(t, 1) - 1],
         start=plan.start,
@@ -260,8 +320,20 @@ def _resumed(plan: Plan, earlier: Progress) -> Progress:
     )
 
 
-def _certificate(key: Array, progress: Progress) -> Certificate:
-    particles = certificate.default_particles(progress.thetas)
-    problem = progress.certified_problem.in_blocks(progress.blocks_for(particles))
-    tempering = progress.start.tempering
-    return certificate.certify(key, problem, progress.dual, progress.thetas, tempering, particles=particles)
+def _certificate(key: Array, progress: Progress, level: float, target: Target) -> Certificate:
+    particles = default_particles(progress.thetas)
+    return certify(
+        key,
+        progress.certified_problem.in_blocks(progress.blocks_for(particles)),
+        progress.dual,
+        progress.thetas,
+        tempering=progress.start.tempering,
+        particles=particles,
+        level=level,
+        stiffness=progress.stiffness,
+        target=target,
+    )
+
+
+def _upper(progress: Progress) -> float:
+    return np.inf if progress.certificate is None else progress.certificate.upper

@@ -89,8 +89,8 @@ def kl_to_prior(
 
     Replicates are tempered from the prior, and the error is measured between them.
     """
-    thetas, stats = temper.replicates(as_key(key), potential, positive_count(particles, "particles"), REPLICATES)
-    each = np.asarray(_excess(potential, thetas), float) - np.asarray(stats.log_normaliser, float)
+    drawn = temper.replicates(as_key(key), potential, positive_count(particles, "particles"), REPLICATES)
+    each = np.asarray(_excess(potential, drawn.thetas), float) - np.asarray(drawn.stats.log_normaliser, float)
     return Estimate(float(each.mean()), float(each.std(ddof=1) / math.sqrt(REPLICATES)))
 
 

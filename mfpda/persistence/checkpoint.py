@@ -1,6 +1,7 @@
 """Checkpoints: a folder with all that the next outer step needs. A killed run resumes from it with the same bits.
 
     run/beginning       what the run was given: settings, versions, key, fingerprints of model and data, first particles
+                        (and draws of the prior, if the model has an init)
     run/checkpoint      its present state: t, particles with their kernel's state, rule, coefficients
     run/history.zarr    what it has recorded (see ``mfpda.persistence.history_store``); a stream has anchors.zarr too
 

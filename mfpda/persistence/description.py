@@ -13,6 +13,7 @@ import numpy as np
 from jax import Array
 
 from mfpda.errors import InputError, Status
+from mfpda.judging import Certificate
 from mfpda.kernels import KERNELS, Kernel
 from mfpda.persistence import fingerprint
 from mfpda.persistence.files import FORMAT
@@ -67,9 +68,10 @@ def describe(progress: Progress, status: Status) -> dict[str, Any]:
         "batch_size": progress.settings.batch_size or 0,
         "outer_steps": progress.t,
         "inner_steps": progress.inner_steps,
-        "particles": len(progress.thetas),
+        "particles": len(progress.state.ensemble.theta),
         "status": status.value,
         "plugs": json.dumps(plugs),
+        "certificate": "" if progress.certificate is None else progress.certificate.to_json(),
         **fingerprint.names(progress.problem),
     }
 
@@ -81,9 +83,14 @@ def restore(
     plugs: Plugs,
     state: RunState,
     initial: dict[str, np.ndarray],
+    prior: dict[str, np.ndarray],
     rows: list[Row],
+    certified: np.ndarray | None,
 ) -> Progress:
-    """Rebuild the ``Progress`` that ``describe`` and ``attributes_of`` described."""
+    """Rebuild the ``Progress`` that ``describe`` and ``attributes_of`` described.
+
+    ``certified`` are the predictions of its certificate, if it has one.
+    """
     kernel, rule, start = plugs
     return Progress(
         problem=problem,
@@ -97,7 +104,9 @@ def restore(
         inner_steps=int(facts["inner_steps"]),
         state=state,
         initial=initial,
+        prior=prior,
         rows=tuple(rows),
+        certificate=None if certified is None else Certificate.from_json(facts["certificate"], certified),
     )
 
 

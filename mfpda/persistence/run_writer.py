@@ -20,7 +20,7 @@ from mfpda.persistence import container, fingerprint, trees
 from mfpda.persistence.checkpoint import Checkpoint
 from mfpda.persistence.description import attributes_of, describe
 from mfpda.persistence.history_store import HistoryStore, appearing_whole
-from mfpda.persistence.saved_run import INITIAL, SavedRun
+from mfpda.persistence.saved_run import CERTIFIED, INITIAL, PRIOR, SavedRun
 from mfpda.problem import Neuron
 from mfpda.progress import Progress, Row, datasets
 
@@ -104,7 +104,9 @@ class RunWriter:
                 y = None if problem.y is None else np.asarray(problem.y[places])
                 self.store.write_anchors(batch, np.asarray(problem.x[places]), y)
             facts = describe(progress, status) | {"run": self.name, "ends": self.ends}
-            contents = container.Contents(facts, trees.leaves(progress.state))
+            judged = progress.certificate
+            certified = {} if judged is None else {CERTIFIED: np.asarray(judged.predictions)}
+            contents = container.Contents(facts, trees.leaves(progress.state) | certified)
             self.wait()
             path = (folder or self.checkpoint.path) / checkpoints.CHECKPOINT
             self._writing = self._writer.submit(container.write, path, contents)
@@ -119,11 +121,12 @@ class RunWriter:
 
 def _beginning(progress: Progress, name: str, identity: dict[str, Any], checkpoint: Checkpoint) -> container.Contents:
     """What a run was given, and a few values that identify its model."""
-    few, problem = fingerprint.FEW, progress.problem
+    few, problem, initial = fingerprint.FEW, progress.problem, progress.initial
     arrays = {
-        **{INITIAL + site: value for site, value in progress.initial.items()},
-        **fingerprint.values(problem, progress.thetas),
-        **{"thetas": progress.thetas[:few], "x": problem.x[:few]},
+        **{INITIAL + site: value for site, value in initial.items()},
+        **{PRIOR + site: value for site, value in progress.prior.items() if not np.array_equal(value, initial[site])},
+        **fingerprint.values(problem, progress.state.ensemble.theta),
+        **{"thetas": progress.state.ensemble.theta[:few], "x": problem.x[:few]},
         **({} if problem.y is None else {"y": problem.y[:few]}),
     }
     facts = {

@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import xarray as xr
 
 from mfpda.errors import InputError, Status
@@ -18,9 +19,10 @@ RUN_STATE = "run_state"
 def state_group(progress: Progress, status: Status) -> xr.Dataset:
     """The group that a run can continue from."""
     problem = progress.problem
-    values = fingerprint.values(problem, progress.thetas)
+    values = fingerprint.values(problem, progress.state.ensemble.theta)
     buffer = (problem.x, problem.y) if progress.is_stream else ()
-    packed = trees.pack({"state": progress.state, "fingerprint": values, "buffer": buffer})
+    certified = () if progress.certificate is None else (progress.certificate.predictions,)
+    packed = trees.pack({"state": progress.state, "fingerprint": values, "buffer": buffer, "certified": certified})
     return packed.assign_attrs(describe(progress, status))
 
 
@@ -40,9 +42,12 @@ def read(tree: xr.DataTree, model: Model, kernel: object, rule: object, start: o
     if facts["is_stream"]:
         problem = Problem.of(model, *extra["buffer"]).in_blocks(blocks)
     fingerprint.check_values(problem, extra["state"].ensemble.theta, extra["fingerprint"])
-    initial = {str(name): groups["prior"][name].values[0] for name in groups["prior"]}
+    initial, prior = (
+        {str(site): groups[name][site].values[0] for site in groups[name]} for name in ("initial_particles", "prior")
+    )
     rows = rows_from(groups["particle_history"], groups["outer_stats"])
-    progress = restore(facts, tree.attrs, problem, plugs, extra["state"], initial, rows)
+    certified = np.asarray(extra["certified"][0]) if extra["certified"] else None
+    progress = restore(facts, tree.attrs, problem, plugs, extra["state"], initial, prior, rows, certified)
     return progress, Status(facts["status"])
 
 
@@ -57,4 +62,6 @@ def _template(problem: Problem, packed: xr.Dataset, plugs: Plugs) -> dict[str, A
     kernel, rule, _ = plugs
     state = state_shapes(problem, packed.attrs, kernel, rule)
     values = jax.eval_shape(fingerprint.values, problem, state.ensemble.theta)
-    return {"state": state, "fingerprint": values, "buffer": buffer}
+    predictions = jax.ShapeDtypeStruct((len(problem.x), *problem.neuron.output), jnp.result_type(float))
+    certified = (predictions,) if packed.attrs["certificate"] else ()
+    return {"state": state, "fingerprint": values, "buffer": buffer, "certified": certified}

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 
 from mfpda.errors import InputError, Status
 from mfpda.persistence import checkpoint, container, fingerprint, trees
@@ -14,7 +15,10 @@ from mfpda.persistence.history_store import HistoryStore
 from mfpda.problem import Blocks, Model, Problem, capacity, enlarged
 from mfpda.progress import Progress, Settings, recorded_steps
 
-INITIAL = "initial: "  # before the name of a site, in the beginning of a checkpoint
+# Before the name of a site, in the beginning of a checkpoint. Draws of the prior are left out if they are the first
+# particles.
+INITIAL, PRIOR = "initial: ", "prior: "
+CERTIFIED = "certified predictions"  # beside the state in a checkpoint, if that state was certified
 
 
 class SavedRun(NamedTuple):
@@ -107,8 +111,15 @@ class SavedRun(NamedTuple):
         """The run as it was when the checkpoint was written."""
         self.check_model(problem.model)
         kernel, rule, _ = plugs
-        state = trees.rebuild(self.latest.arrays, state_shapes(problem, self.facts, kernel, rule))
-        arrays = self.beginning.arrays.items()
-        initial = {name.removeprefix(INITIAL): value for name, value in arrays if name.startswith(INITIAL)}
+        arrays = dict(self.latest.arrays)
+        certified = arrays.pop(CERTIFIED, None)
+        state = trees.rebuild(arrays, state_shapes(problem, self.facts, kernel, rule))
+        initial = self._sites(INITIAL)
+        prior = initial | self._sites(PRIOR)
         rows = self.store().rows(self.outer_steps)
-        return restore(self.facts, self.beginning.facts["attributes"], problem, plugs, state, initial, rows)
+        attributes = self.beginning.facts["attributes"]
+        return restore(self.facts, attributes, problem, plugs, state, initial, prior, rows, certified)
+
+    def _sites(self, kind: str) -> dict[str, np.ndarray]:
+        arrays = self.beginning.arrays.items()
+        return {name.removeprefix(kind): value for name, value in arrays if name.startswith(kind)}

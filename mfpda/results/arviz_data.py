@@ -59,7 +59,7 @@ def stacked(runs: Sequence[Groups]) -> Groups:
     """Stack independent runs as chains. Arrays that differ between runs get a chain dim, and equal ones stay as is."""
     first = runs[0]
     for run in runs[1:]:
-        for name in ("posterior", "prior"):
+        for name in ("posterior", "initial_particles"):
             one, other = first[name], run[name]
             if {site: one[site].shape for site in one} != {site: other[site].shape for site in other}:
                 found = f"{name} of sizes {dict(one.sizes)} and {dict(other.sizes)}"

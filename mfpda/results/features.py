@@ -13,19 +13,19 @@ def alignment(inference_data: RunData, site: str, direction: ArrayLike, top: int
     """Measure how well weights align with a direction: |cos(v_k, direction)|, k = 1..top, at every recorded step.
 
     The M x d matrix of a vector site has one row per particle, and v_k is its k-th right singular vector (the paper's
-    Appendix F.4). ``top`` is 5 by default, or less if there are fewer vectors. Outer step 0 is the prior. Steps that
-    a run lacks are NaN.
+    Appendix F.4). ``top`` is 5 by default, or less if there are fewer vectors. Outer step 0 is the first particles.
+    Steps that a run lacks are NaN.
 
     >>> initial, later = [[0.0, 2.0], [1.0, 0.0]], [[0.0, 1.0], [3.0, 0.0]]
-    >>> prior = xr.Dataset({"w": (("chain", "draw", "feature"), [initial])})
+    >>> start = xr.Dataset({"w": (("chain", "draw", "feature"), [initial])})
     >>> history = xr.Dataset({"w": (("chain", "outer_step", "draw", "feature"), [[later]])})
-    >>> data = xr.DataTree.from_dict({"prior": prior, "particle_history": history})
+    >>> data = xr.DataTree.from_dict({"initial_particles": start, "particle_history": history})
     >>> found = alignment(data, "w", direction=[1.0, 0.0], top=2)
     >>> found.dims, found.sel(chain=0, vector=1).values.tolist()
     (('chain', 'outer_step', 'vector'), [0.0, 1.0])
     """
     groups = groups_of(inference_data)
-    history, start = groups["particle_history"], groups["prior"]
+    history, start = groups["particle_history"], groups["initial_particles"]
     if site not in history:
         raise InputError(f"a recorded site ({listed(history)})", repr(site), "Correct the name, or record it.")
     if history[site].ndim != 4:

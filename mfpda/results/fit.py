@@ -15,9 +15,9 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from mfpda import sampling
-from mfpda.core import as_key, positive_count
+from mfpda.core import as_key, html_table, positive_count
 from mfpda.errors import InputError, Status, listed
-from mfpda.judging import Certificate, certificate
+from mfpda.judging import Certificate, certify, default_particles
 from mfpda.kernels import KERNELS, Kernel
 from mfpda.persistence import HistoryStore, attributes_of, files, saved_fit
 from mfpda.problem import GibbsPotential, Model, Problem, as_array, predictions
@@ -56,9 +56,55 @@ class Fit:
     store: HistoryStore | None = None  # the rows, if they are on disk
 
     def __repr__(self) -> str:
-        last = self.rows[-1].stats if self.rows else {}
-        risk = f", risk {last['risk']:.4g}" if "risk" in last else ""
-        return f"Fit({len(self.thetas)} particles, {self.outer_steps} outer steps{risk}, {self.status.value})"
+        judged = self.certificate
+        risk = f", risk {self._risk:.4g}" if np.isfinite(self._risk) else ""
+        gap = "" if judged is None or not np.isfinite(judged.upper) else f", gap <= {judged.upper:.2g}"
+        steps = f"{self.outer_steps} outer steps"
+        return f"Fit({len(self.state.ensemble.theta)} particles, {steps}{risk}{gap}, {self.status.value})"
+
+    def _repr_html_(self) -> str:
+        return html_table("Fit", self._facts())
+
+    def _facts(self) -> dict[str, str]:
+        """Return labels and texts, in the order in which to show them."""
+        return {
+            "status": self.status.value,
+            "model": repr(self.model),
+            "rule": self.settings.rule,
+            "particles": str(len(self.state.ensemble.theta)),
+            "outer steps": str(self.outer_steps),
+            "risk": f"{self._risk:.4g}" if np.isfinite(self._risk) else "unknown",
+            "gap": self._gap(),
+            "stiffness": f"{self.stiffness:.3g}" if self.rows else "unknown",
+            "next": self.status.advice,
+        }
+
+    @property
+    def _risk(self) -> float:
+        """The risk of q_g if it was certified, else the last that was recorded, that of the particles as sampled."""
+        if self.certificate is not None and np.isfinite(self.certificate.risk):
+            return self.certificate.risk
+        return self.rows[-1].stats["risk"] if self.rows else np.nan
+
+    def _gap(self) -> str:
+        """Describe the last gap that the run certified."""
+        certified = [row for row in self.rows if np.isfinite(row.stats.get("gap", np.nan))]
+        if not certified:
+            return "unknown: fit.certify(key) estimates it"
+        step, stats, _ = certified[-1]
+        return (
+            f"{stats['gap']:.3g} +- {stats['gap_stderr']:.2g}, at most {stats['gap_upper']:.3g}, at outer step {step}"
+        )
+
+    @property
+    def stiffness(self) -> float:
+        """The largest stiffness that the run recorded, NaN before the first record."""
+        return self.progress.stiffness
+
+    @property
+    def certificate(self) -> Certificate | None:
+        """The certificate that the run issued for this state. None if it issued none: ``certify`` does."""
+        return self.progress.certificate
 
     @property
     def model(self) -> Model:
@@ -149,7 +195,7 @@ class Fit:
         temper_key, choose_key = jax.random.split(key)
         particles = max(num, FEWEST_TEMPERED)
         potential = self.potential.in_blocks(self.progress.blocks_for(particles))
-        thetas, _ = self.start.tempering.sample(temper_key, potential, particles)
+        thetas = self.start.tempering.sample(temper_key, potential, particles).thetas
         if num < particles:
             thetas = jax.random.choice(choose_key, thetas, (num,), replace=False)
         return self.problem.constrain(thetas)
@@ -185,9 +231,12 @@ class Fit:
             raise InputError("a fit of at least one outer step", "none", "Run it, or give certify a dual=.")
         g = self.dual if dual is None else _check_dual(dual, self.dual.shape)
         tempering = self.start.tempering if temper is None else as_tempering(temper)
-        particles = certificate.default_particles(self.thetas) if particles is None else particles
+        particles = default_particles(self.thetas) if particles is None else particles
         problem = self.problem.in_blocks(self.progress.blocks_for(positive_count(particles, "particles")))
-        return certificate.certify(key, problem, g, self.thetas, tempering, replicates, particles, level, bound)
+        return certify(
+            key, problem, g, self.thetas, tempering=tempering, replicates=replicates, particles=particles, level=level,
+            bound=bound, stiffness=self.stiffness,
+        )  # fmt: skip
 
     def trace(
         self, key: Array, draws: int = 1000, particles: int = 4, kernel: Kernel | str | None = None
@@ -276,7 +325,8 @@ class Fit:
                 self.store.opened(len(rows)) if self.store and rows else datasets.particle_history(rows, neuron)
             ),
             "outer_stats": datasets.outer_stats(rows),
-            "prior": datasets.particles_dataset(self.progress.initial, neuron),
+            "prior": datasets.particles_dataset(self.progress.prior, neuron),
+            "initial_particles": datasets.particles_dataset(self.progress.initial, neuron),
             "constant_data": self._constant_data(),
         }
         if self.problem.y is not None:
@@ -309,7 +359,7 @@ class Fit:
 
 
 def to_inference_data(*fits: Fit) -> Any:
-    """Runs of one model as chains of one ArviZ data set: R-hat then compares runs, ESS counts particles."""
+    """Runs of one model as chains of one ArviZ data set: R-hat then compares runs."""
     if not fits or not all(isinstance(fit, Fit) for fit in fits):
         found = ", ".join(type(fit).__name__ for fit in fits) or "none"
         raise InputError("at least one fit", found, "Pass the fits one after another: to_inference_data(fit1, fit2).")

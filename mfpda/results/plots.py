@@ -30,7 +30,7 @@ def trajectories(
     if len(coordinates) != 2 or any(isinstance(which, str) or len(which) != 2 for which in coordinates):
         raise InputError("two pairs of a site and an index", repr(coordinates), 'Try [("w", 0), ("b", None)].')
     groups = groups_of(inference_data)
-    history, start = (groups[name].isel(chain=chain) for name in ("particle_history", "prior"))
+    history, start = (groups[name].isel(chain=chain) for name in ("particle_history", "initial_particles"))
     across, up = (
         np.concatenate([_coordinate(start, *which)[None, : history.sizes["draw"]], _coordinate(history, *which)])
         for which in coordinates

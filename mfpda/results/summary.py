@@ -27,10 +27,11 @@ def summary(inference_data: RunData) -> str:
     ]
     if stats.sizes["outer_step"]:
         last = int(stats["outer_step"][-1])
-        stiffness = float(stats["stiffness"].max()) if settings.overshoots else 0.0
-        if last < stiffness:
+        stiffness = float(stats["stiffness"].max())  # as Fit.stiffness
+        lines.append(f"The stiffness is {stiffness:.3g}.")
+        if settings.overshoots and last < stiffness:
             lines.append(
-                f"Stopped at outer step {last}, before its stiffness of {stiffness:.0f}: particles may predict well "
+                f"Stopped at outer step {last}, before its stiffness of {stiffness:.3g}: particles may predict well "
                 "while the fitted density is far off. Take more outer steps or a higher temperature."
             )
         asked = int(stats["certified"].notnull().sum()) if "certified" in stats else 0
@@ -42,14 +43,17 @@ def summary(inference_data: RunData) -> str:
 
 
 def _outer_table(stats: xr.Dataset) -> list[str]:
-    """Show the first, middle and last value of every number, averaged over runs. Prefer certified steps."""
+    """Show the first, middle and last value of every number, averaged over runs. Prefer certified steps.
+
+    The stiffness is left out: of a run it is the largest, and the summary has said it.
+    """
     steps = stats["outer_step"].values
     known = np.arange(len(steps))
     if "certified" in stats:
         known = known[stats["certified"].notnull().any("chain").values]
     shown = sorted({int(known[0]), int(known[len(known) // 2]), len(steps) - 1})
     rows = [["after outer step", *(str(steps[k]) for k in shown)]]
-    for name in stats:
+    for name in stats.drop_vars("stiffness"):
         values = stats[name].mean("chain").values
         if np.isfinite(values).any():
             rows.append([str(name).replace("_", " "), *(f"{values[k]:.4g}" for k in shown)])

@@ -8,10 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from mfpda import sampling
-from mfpda.core import as_key, positive
+from mfpda.core import as_key, html_table, positive
 from mfpda.errors import Advised, CertificateStatus, InputError, Status
-from mfpda.judging import Certificate, SteinTest, certificate, stein_test
+from mfpda.judging import Certificate, SteinTest, drawn, stein_test
 from mfpda.kernels import AUTO, step_size_of, with_step_size
 from mfpda.problem import predictions
 from mfpda.results.fit import Fit, as_tempering
@@ -43,7 +42,7 @@ class Finding(Advised):
         "Take more outer_steps: fit(..., resume=this_fit). If the gap no longer falls, its floor is the particles' "
         "noise times the stiffness: take more particles. With batches, even a good density may have a poor dual.",
     )
-    UNDECIDED = "undecided", "Give verdict or certify more particles=, or temper=Temper(moves=20)."
+    UNDECIDED = "undecided", "Give verdict or certify more particles=, or temper=Temper(moves=100)."
     BROKEN_OFF = "broken off", "Remove the cause, then judge again."
 
 
@@ -61,12 +60,26 @@ class Verdict:
     share: float
     distance: float
     noise: float
-    stiffness: float
     outer_steps: int
     status: Status
 
     def __repr__(self) -> str:
-        return "\n".join(f"{finding.value.capitalize()}. {self._evidence(finding)}" for finding in self.findings)
+        return "\n".join(
+            f"{finding.value.capitalize()}. {self._evidence(finding)} {finding.advice}" for finding in self.findings
+        )
+
+    def _repr_html_(self) -> str:
+        return html_table("Verdict", self._facts())
+
+    def _facts(self) -> dict[str, str]:
+        """Return labels and texts, in the order in which to show them."""
+        of_certificate = self.certificate._facts()
+        return {
+            **{finding.value: self._evidence(finding) for finding in self.findings},
+            "gap": of_certificate["gap"],
+            "stiffness": of_certificate["stiffness"],
+            "next": " ".join(finding.advice for finding in self.findings),
+        }
 
     def _evidence(self, finding: Finding) -> str:
         judged, stein = self.certificate, self.stein
@@ -88,12 +101,12 @@ class Verdict:
             Finding.TOO_SLOW: f"{off} The step size is not too long, so the steps are too few or too short.",
             Finding.NO_NOISE: off,
             Finding.STUCK: f"{stuck}: {apart}.",
-            Finding.STOPPED_EARLY: f"{gap}, at step {self.outer_steps}, below the stiffness of {self.stiffness:.3g}.",
+            Finding.STOPPED_EARLY: f"{gap}, at step {self.outer_steps}, below the stiffness of {judged.stiffness:.3g}.",
             Finding.STILL_MOVING: f"{gap}, and the particles follow their potential.",
             Finding.UNDECIDED: undecided,
             Finding.BROKEN_OFF: f"It {self.status.value} after outer step {self.outer_steps}. {self.status.advice}",
         }
-        return f"{evidence[finding]} {finding.advice}"
+        return evidence[finding]
 
 
 def verdict(key: Array, fit: Fit, tolerance: float = 0.05, **certifying: Any) -> Verdict:
@@ -108,7 +121,7 @@ def verdict(key: Array, fit: Fit, tolerance: float = 0.05, **certifying: Any) ->
     """
     if not isinstance(fit, Fit):
         raise InputError("a Fit", type(fit).__name__, "Pass what fit or load returned: its model is needed.")
-    certify_key, stein_key, temper_key, prior_key, tune_key = jax.random.split(as_key(key), 5)
+    certify_key, stein_key, temper_key, tune_key = jax.random.split(as_key(key), 4)
     positive(tolerance, "tolerance")
     judged = fit.certify(certify_key, **certifying)
     problem = fit.problem.in_blocks(fit.progress.blocks_for(judged.particles))
@@ -116,18 +129,14 @@ def verdict(key: Array, fit: Fit, tolerance: float = 0.05, **certifying: Any) ->
     stein = stein_test(stein_key, fit.thetas, potential)
     particles, replicates = judged.particles, judged.replicates
     tempering = as_tempering(certifying.get("temper") or Tempering())
-    fresh = certificate.sampled(temper_key, potential, tempering, replicates, particles)
+    fresh = drawn(temper_key, potential, tempering, replicates, particles)
     own = predictions(potential.problem, fit.thetas)
     distance = float(jnp.sqrt(jnp.mean(jnp.square(own - fresh.mean))))
     # particles that share ancestors are as noisy as one of the replicates
     own_noise = (fresh.between * particles if fit.start.resamples else fresh.within) / len(fit.thetas)
     noise = float(jnp.sqrt(jnp.mean(own_noise + fresh.between / replicates)))
 
-    draws = sampling.draw_prior(prior_key, particles, problem)
-    to_win = float(problem.risk(predictions(problem, draws))) - judged.dual_value
-    share, gap_share = ((number / to_win if to_win > 0 else np.inf) for number in (judged.upper, judged.gap))
-    stiffness = max([judged.stiffness, *(row.stats["stiffness"] for row in fit.rows)])
-
+    share, gap_share = judged.share, judged.gap * judged.share / judged.upper
     converged, certified = share <= tolerance, judged.status is CertificateStatus.CERTIFIED
     undecided = not certified or (gap_share <= tolerance and not converged)
     wrong = stein.rejected or abs(stein.excess) > max(COARSE, UNLIKELY * stein.excess_stderr)
@@ -137,11 +146,13 @@ def verdict(key: Array, fit: Fit, tolerance: float = 0.05, **certifying: Any) ->
         Finding.CONVERGED: converged,
         (_why_wrong(tune_key, fit) if wrong else Finding.TOO_SLOW): wrong,
         Finding.STUCK: trusted and not wrong and distance > UNLIKELY * noise,
-        Finding.STOPPED_EARLY: fit.rule.overshoots and fit.outer_steps < stiffness and not (converged or undecided),
+        Finding.STOPPED_EARLY: fit.rule.overshoots
+        and fit.outer_steps < judged.stiffness
+        and not (converged or undecided),
     }
     findings = [finding for finding, seen in found.items() if seen] or [Finding.STILL_MOVING]
-    findings = [Finding.BROKEN_OFF] if fit.status in (Status.DIVERGED, Status.FAILED) else findings
-    return Verdict(tuple(findings), judged, stein, share, distance, noise, stiffness, fit.outer_steps, fit.status)
+    findings = [Finding.BROKEN_OFF] if fit.status in (Status.DIVERGED, Status.IMPROPER, Status.FAILED) else findings
+    return Verdict(tuple(findings), judged, stein, share, distance, noise, fit.outer_steps, fit.status)
 
 
 def _why_wrong(key: Array, fit: Fit) -> Finding:

@@ -50,11 +50,11 @@ def test_the_same_key_gives_the_same_bits_and_raw_keys_are_keys(small):
 
 def test_names_are_plugs_with_default_settings(small):
     named = mfpda.fit(
-        jax.random.key(0), small.model, small.data, rule="latest", kernel="ula", start="resample", **small.quick
+        jax.random.key(0), small.model, small.data, kernel="ula", start="resample", **small.quick | {"rule": "latest"}
     )
     plugged = mfpda.fit(
-        jax.random.key(0), small.model, small.data, rule=mfpda.Latest(), kernel=mfpda.ULA(), start=mfpda.Resample(),
-        **small.quick,
+        jax.random.key(0), small.model, small.data, kernel=mfpda.ULA(), start=mfpda.Resample(),
+        **small.quick | {"rule": mfpda.Latest()},
     )  # fmt: skip
     np.testing.assert_array_equal(named.thetas, plugged.thetas)
 
@@ -109,41 +109,29 @@ def test_a_neuron_that_is_not_finite_at_the_start_is_named_as_the_cause():
         mfpda.fit(jax.random.key(0), broken, (x, y), particles=20, outer_steps=1, inner_steps=1, progress=False)
 
 
-def run_of(rows=(), stop_at_gap=None, silent=False, folder=None):
+def run_of(rows=(), folder=None):
     """As much of a run as a report looks at."""
     store = None if folder is None else SimpleNamespace(folder=folder)
-    progress = SimpleNamespace(t=len(rows), rows=tuple(rows), thetas=np.zeros((3, 1)))
-    return SimpleNamespace(plan=SimpleNamespace(stop_at_gap=stop_at_gap, silent=silent), progress=progress, store=store)
+    state = SimpleNamespace(ensemble=SimpleNamespace(theta=np.zeros((3, 1))))
+    progress = SimpleNamespace(t=len(rows), rows=tuple(rows), state=state, certificate=None)
+    return SimpleNamespace(progress=progress, best_result=progress, store=store)
 
 
 ROWS = [Row(1, {"risk": 0.5}, {}), Row(2, {"risk": 0.25, "gap_upper": 0.0625}, {})]
+NOT_CERTIFIED = [status for status in Status if status.value.startswith("not certified")]
 
 
-@pytest.mark.parametrize(
-    ("rows", "said"),
-    [
-        (ROWS, "the gap is at most 0.0625, and stop_at_gap 0.01 was not reached. Take more outer_steps or particles."),
-        (ROWS[:1], "the gap is not known, and stop_at_gap 0.01 was not reached. Take more outer_steps or particles."),
-        ([], "the gap is not known, and stop_at_gap 0.01 was not reached. Take more outer_steps or particles."),
-    ],
-)
-def test_a_gap_that_was_missed_is_said(rows, said, capsys):
-    fit = report(run_of(rows, stop_at_gap=0.01), Outcome(Status.FINISHED), throw=True)
-    assert fit.status is Status.FINISHED
-    assert capsys.readouterr().err == f"mfpda: {said}\n"
+@pytest.mark.parametrize("status", NOT_CERTIFIED, ids=lambda status: status.name)
+def test_a_run_that_was_not_certified_warns_whether_or_not_there_is_a_progress_bar(status):
+    with pytest.warns(mfpda.NotCertifiedWarning) as caught:
+        fit = report(run_of(ROWS), Outcome(status), throw=True)
+    assert fit.status is status
+    assert str(caught[0].message) == f"Fit(3 particles, 2 outer steps, risk 0.25, {status.value}). {status.advice}"
 
 
-@pytest.mark.parametrize(
-    ("run", "status"),
-    [
-        (run_of(ROWS, stop_at_gap=0.01, silent=True), Status.FINISHED),
-        (run_of(ROWS, stop_at_gap=0.1), Status.CERTIFIED),
-        (run_of(ROWS, stop_at_gap=0.01), Status.INTERRUPTED),
-        (run_of(ROWS), Status.FINISHED),
-    ],
-)
-def test_nothing_is_said_otherwise(run, status, capsys):
-    assert report(run, Outcome(status), throw=True).status is status
+@pytest.mark.parametrize("status", [Status.FINISHED, Status.CERTIFIED, Status.INTERRUPTED])
+def test_nothing_is_said_otherwise(status, capsys):
+    assert report(run_of(ROWS), Outcome(status), throw=True).status is status
     assert capsys.readouterr().err == ""
 
 

@@ -19,6 +19,7 @@ from tests.helpers import draw
 def test_a_run_with_growing_inner_steps_compiles_once_and_a_second_one_not_at_all(small):
     before = outer_step.outer_step._cache_size()
     arguments = {
+        "rule": "dual_averaging",
         "kernel": mfpda.ULA(step_size=schedules.InverseSqrt(0.01)),
         "particles": 23,
         "outer_steps": 50,
@@ -63,7 +64,7 @@ def test_a_stream_is_the_weighted_problem_on_its_anchors(small):
 
 
 def test_latest_on_a_stream_sees_the_last_batch_only(small):
-    fit = mfpda.fit(jax.random.key(0), small.model, Stream(draw), rule="latest", batch_size=5, **small.quick)
+    fit = mfpda.fit(jax.random.key(0), small.model, Stream(draw), batch_size=5, **small.quick | {"rule": "latest"})
     potential = current_potential(fit.progress.problem, fit.rule, fit.state)
     np.testing.assert_array_equal(potential.anchors, fit.problem.x[35:40])
     assert len(fit.potential.anchors) == 40

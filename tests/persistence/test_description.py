@@ -52,6 +52,7 @@ def test_settings_are_held_by_name(progress):
     assert settings == {
         "rule": "DualAveraging(gamma=1.0)", "overshoots": True, "kernel": "MALA(step_size=0.25)", "start": "Warm()",
         "particles": 5, "outer_steps": 4, "inner_steps": 3, "batch_size": 7, "memory": 0.5, "block_rows": None,
+        "until_certified": False,
     }  # fmt: skip
 
 
@@ -73,8 +74,9 @@ def test_a_run_is_described_and_restored(progress):
     assert all(isinstance(value, str | int | float) for value in facts.values())
     plugs = description.rebuild_plugs(facts, None, None, None)
     attributes = description.attributes_of(stepped, Status.DIVERGED)
+    drawn = stepped.initial, stepped.prior
     restored = description.restore(
-        facts, attributes, stepped.problem, plugs, stepped.state, stepped.initial, list(stepped.rows)
+        facts, attributes, stepped.problem, plugs, stepped.state, *drawn, list(stepped.rows), None
     )
     for field in dataclasses.fields(stepped):
         assert getattr(restored, field.name) == getattr(stepped, field.name), field.name

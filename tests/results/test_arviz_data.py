@@ -8,10 +8,12 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+import scipy.stats
 import xarray as xr
 
 import mfpda
 from mfpda import InputError
+from mfpda.persistence import SavedRun
 from mfpda.persistence.saved_fit import RUN_STATE
 from mfpda.progress.state import current_potential
 from mfpda.results import arviz_data
@@ -32,7 +34,7 @@ def fits():
     model = mfpda.Model(neuron, mfpda.losses.Softmax(), 0.05, dims={"w": ["feature"]}, coords=coords)
     rng = np.random.default_rng(0)
     data = rng.normal(size=(30, 2)), rng.integers(0, 3, 30)
-    arguments = {"particles": 25, "outer_steps": 6, "inner_steps": 4, "progress": False}
+    arguments = {"rule": "dual_averaging", "particles": 25, "outer_steps": 6, "inner_steps": 4, "progress": False}
     return [mfpda.fit(jax.random.key(k), model, data, record=mfpda.Record(every=2), **arguments) for k in range(3)]
 
 
@@ -59,6 +61,7 @@ LAYOUT = {
         )
     },
     "prior": {"w": ("chain", "draw", "feature"), "a": ("chain", "draw", "class")},
+    "initial_particles": {"w": ("chain", "draw", "feature"), "a": ("chain", "draw", "class")},
     "observed_data": {"y": ("anchor",)},
     "constant_data": {
         "x": ("anchor", "x_dim_0"),
@@ -88,7 +91,8 @@ def test_groups_have_their_dims_coords_and_attributes(fits):
         "status",
     } <= set(attributes)
     np.testing.assert_array_equal(groups["posterior"]["w"][0], fits[0].particles["w"])
-    np.testing.assert_array_equal(groups["prior"]["w"][0], fits[0].progress.initial["w"])
+    np.testing.assert_array_equal(groups["initial_particles"]["w"][0], fits[0].progress.initial["w"])
+    xr.testing.assert_identical(groups["prior"], groups["initial_particles"])  # the model has no init
     potential = current_potential(fits[0].problem, fits[0].rule, fits[0].state)
     np.testing.assert_allclose(groups["sample_stats"]["lp"][0, 3], -potential(fits[0].thetas[3]), rtol=1e-5)
 
@@ -155,3 +159,51 @@ def test_a_saved_fit_is_a_file_that_arviz_reads(fits, tmp_path):
     groups = arviz_data.groups_of(arviz_data.import_arviz().from_netcdf(tmp_path / "run.nc"))
     assert groups.pop(RUN_STATE)
     same(groups, arviz_data.groups_of(fits[0].idata))
+
+
+@pytest.fixture(scope="module")
+def with_init(small):
+    """A run whose first particles are far from the prior in one of two sites."""
+    declared = small.model.declaration
+    init = {"b": dist.Normal(5, 0.1)}
+    model = mfpda.Model(declared.neuron, small.model.loss, 0.02, init=init)
+    arguments = small.quick | {"particles": 400, "outer_steps": 2}
+    return model, arguments, mfpda.fit(jax.random.key(0), model, small.data, **arguments)
+
+
+def test_the_prior_is_drawn_from_the_prior_whatever_init_is(with_init):
+    """Each Kolmogorov-Smirnov test fails one correct sampler in 1000."""
+    groups = arviz_data.groups_of(with_init[2].idata)
+    prior, first = groups["prior"], groups["initial_particles"]
+    for site in ("w", "b"):
+        assert scipy.stats.kstest(prior[site].values.ravel(), scipy.stats.norm.cdf).pvalue > 0.001
+        assert prior[site].dims == first[site].dims
+        assert prior[site].shape == first[site].shape
+    assert scipy.stats.kstest(first["b"].values.ravel(), scipy.stats.norm(5, 0.1).cdf).pvalue > 0.001
+    correlation = np.corrcoef(prior["w"].values.ravel(), first["w"].values.ravel())[0, 1]
+    assert abs(correlation) < 3.3 / np.sqrt(400)  # a site that init does not name is drawn again
+
+
+@pytest.mark.parametrize("has_init", [False, True])
+def test_prior_and_first_particles_stay_the_same(with_init, small, has_init, tmp_path):
+    """In a file, in a checkpoint, and in runs resumed from them, also with another key."""
+    model = with_init[0] if has_init else small.model
+    fit = lambda seed=0, **more: mfpda.fit(jax.random.key(seed), model, small.data, **with_init[1] | more)  # noqa: E731
+    whole = fit(checkpoint=tmp_path / "run")
+    whole.save(tmp_path / "run.nc")
+    loaded = mfpda.load(tmp_path / "run.nc", model)
+    runs = [
+        fit(),
+        loaded,
+        mfpda.load(tmp_path / "run", model, data=small.data),
+        fit(outer_steps=3, resume=tmp_path / "run"),
+        fit(outer_steps=3, resume=loaded, checkpoint=tmp_path / "other"),
+        mfpda.load(tmp_path / "other", model, data=small.data),
+        fit(seed=1, outer_steps=3, resume=whole),
+    ]
+    for run in runs:
+        for name in ("prior", "initial_particles"):
+            xr.testing.assert_identical(run.groups[name].drop_attrs(), whole.groups[name].drop_attrs())
+    for name in ("run", "other"):
+        stored = SavedRun.read(tmp_path / name).beginning.arrays
+        assert [site for site in stored if site.startswith("prior: ")] == ["prior: w", "prior: b"] * has_init

@@ -21,10 +21,12 @@ def weights(rng, strength):
     return noise + strength * rng.normal(size=(PARTICLES, 1)) * DIRECTION / np.linalg.norm(DIRECTION)
 
 
-def run(prior, history):
+def run(initial, history):
     """ArviZ data of the weights of several runs: dims (chain, draw, feature), (chain, outer_step, draw, feature)."""
     groups = {
-        "prior": xr.Dataset({"w": (("chain", "draw", "feature"), prior), "b": (("chain", "draw"), prior[..., 0])}),
+        "initial_particles": xr.Dataset(
+            {"w": (("chain", "draw", "feature"), initial), "b": (("chain", "draw"), initial[..., 0])}
+        ),
         "particle_history": xr.Dataset(
             {
                 "w": (("chain", "outer_step", "draw", "feature"), history),

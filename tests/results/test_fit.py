@@ -9,7 +9,9 @@ import pytest
 
 import mfpda
 from mfpda import InputError, Model
+from mfpda.results import Fit
 from mfpda.results import fit as results_fit
+from tests.helpers import begun, cells
 
 
 @pytest.fixture
@@ -148,3 +150,46 @@ def test_predicting_many_rows_keeps_to_the_memory_budget(small, monkeypatch):
     )
     assert fit.predict(rows).shape == (100_000,)
     assert not used[0].blocks.whole(len(rows))
+
+
+# in a notebook
+
+
+@pytest.mark.parametrize("certify_every", [0, 4])
+def test_a_notebook_shows_risk_gap_stiffness_and_what_to_do(small, certify_every):
+    fit = mfpda.fit(jax.random.key(0), small.model, small.data, certify_every=certify_every, **small.quick)
+    title, facts = cells(fit._repr_html_())
+    stats = fit.rows[-1].stats
+    assert (title, facts["status"], facts["particles"], facts["outer steps"]) == ("Fit", "finished", "30", "8")
+    risk = fit.certificate.risk if certify_every else stats["risk"]  # of q_g, or of the particles
+    assert facts["risk"] == f"{risk:.4g}"
+    assert facts["stiffness"] == f"{max(row.stats['stiffness'] for row in fit.rows):.3g}"
+    assert facts["next"] == fit.status.advice
+    expected = "unknown: fit.certify(key) estimates it"
+    if certify_every:
+        expected = f"{stats['gap']:.3g} +- {stats['gap_stderr']:.2g}, at most {stats['gap_upper']:.3g}, at outer step 8"
+    assert facts["gap"] == expected
+
+
+def test_one_run_has_one_stiffness_wherever_it_is_printed(small, tmp_path):
+    fit = mfpda.fit(jax.random.key(0), small.model, small.data, **small.quick | {"outer_steps": 4})
+    recorded = fit.groups["outer_stats"]["stiffness"].values.ravel()
+    assert recorded.argmax() < len(recorded) - 1  # the largest is not the last
+    assert fit.stiffness == recorded.max()
+    fit.save(tmp_path / "run.nc")
+    assert mfpda.load(tmp_path / "run.nc", small.model).stiffness == fit.stiffness
+    judged = mfpda.verdict(jax.random.key(1), fit)
+    shown = f"{fit.stiffness:.3g}"
+    assert judged.certificate.stiffness == fit.stiffness
+    assert f"Stiffness {shown}." in str(judged.certificate)
+    assert f"below the stiffness of {shown}." in repr(judged)
+    assert f"The stiffness is {shown}." in mfpda.summary(fit)
+    assert f"before its stiffness of {shown}:" in mfpda.summary(fit)
+    assert {cells(each._repr_html_())[1]["stiffness"] for each in (fit, judged, judged.certificate)} == {shown}
+
+
+def test_a_run_without_records_has_no_stiffness(small):
+    begun_fit = Fit(begun(small.model, *small.data), mfpda.Status.INTERRUPTED)
+    assert np.isnan(begun_fit.stiffness)
+    facts = cells(begun_fit._repr_html_())[1]
+    assert (facts["risk"], facts["stiffness"], facts["outer steps"]) == ("unknown", "unknown", "0")

@@ -47,7 +47,7 @@ def test_a_loaded_fit_predicts_samples_and_goes_on_as_the_original(case, small, 
 
 def saved_twice(folder, small, **plugs):
     """A fit, the file that it was saved to, and the folder of its checkpoint."""
-    fit = mfpda.fit(jax.random.key(0), small.model, small.data, checkpoint=folder / "run", **plugs, **small.quick)
+    fit = mfpda.fit(jax.random.key(0), small.model, small.data, checkpoint=folder / "run", **small.quick | plugs)
     fit.save(folder / "run.nc")
     return SimpleNamespace(fit=fit, file=folder / "run.nc", folder=folder / "run")
 

@@ -20,11 +20,13 @@ def fit(small):
 
 
 def test_trajectories_are_coloured_by_outer_step(fit):
-    ax = plots.trajectories(fit.idata, [("w", 0), ("b", None)])
+    groups = fit.groups | {"prior": fit.groups["posterior"]}  # the figure begins at the first particles
+    ax = plots.trajectories(SimpleNamespace(groups=groups), [("w", 0), ("b", None)])
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("w[0]", "b")
     dots = ax.collections[0]
     assert len(dots.get_offsets()) == 30 * 9
     np.testing.assert_array_equal(np.unique(dots.get_array()), np.arange(9))
+    np.testing.assert_allclose(dots.get_offsets()[:30, 1], fit.progress.initial["b"], rtol=1e-6)
     np.testing.assert_allclose(dots.get_offsets()[-30:, 1], fit.particles["b"], rtol=1e-6)
     first, last = dots.to_rgba([0.0, 8.0])
     assert last[:3].sum() > first[:3].sum()  # darker earlier, brighter later

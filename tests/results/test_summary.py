@@ -10,7 +10,7 @@ def test_a_run_that_stopped_before_its_stiffness_says_so(small):
     """Stiffness here is about 40: a run of 8 steps is warned of, one of 100 is not, and neither is another rule."""
     runs = {
         (steps, rule): mfpda.fit(
-            jax.random.key(0), small.model, small.data, rule=rule, **(small.quick | {"outer_steps": steps})
+            jax.random.key(0), small.model, small.data, **small.quick | {"rule": rule, "outer_steps": steps}
         )
         for steps, rule in ((8, "dual_averaging"), (100, "dual_averaging"), (8, "latest"))
     }

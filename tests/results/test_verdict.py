@@ -1,5 +1,7 @@
 """The verdict is right in situations made for it."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 import mfpda
 from mfpda import InputError
 from mfpda.results.verdict import Finding
-from tests.helpers import reference
+from tests.helpers import cells, reference
 
 LAST = {"record": mfpda.Record(every=10_000), "progress": False}
 
@@ -139,3 +141,15 @@ def test_a_run_that_broke_off_is_not_judged_as_if_it_had_not(small):
 def test_what_is_no_fit_is_refused(other):
     with pytest.raises(InputError, match=f"Expected a Fit, found {type(other).__name__}"):
         mfpda.verdict(jax.random.key(0), other)
+
+
+def test_a_notebook_shows_findings_gap_stiffness_and_what_to_do(small):
+    fit = mfpda.fit(jax.random.key(0), small.model, small.data, **small.quick)
+    verdict = replace(mfpda.verdict(jax.random.key(1), fit), findings=(Finding.STOPPED_EARLY, Finding.STILL_MOVING))
+    title, facts = cells(verdict._repr_html_())
+    assert title == "Verdict"
+    assert list(facts) == ["stopped before its stiffness", "still moving", "gap", "stiffness", "next"]
+    assert facts["gap"] == f"{verdict.certificate.gap:.3g} +- {verdict.certificate.stderr:.2g}"
+    assert facts["next"] == f"{Finding.STOPPED_EARLY.advice} {Finding.STILL_MOVING.advice}"
+    for finding in verdict.findings:
+        assert f"{finding.value.capitalize()}. {facts[finding.value]} {finding.advice}" in repr(verdict)

@@ -1,0 +1,198 @@
+"""A run without ``outer_steps`` ends when it is certified, and says why if it is not."""
+
+import functools
+from dataclasses import replace
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+import mfpda
+from mfpda import CertificateStatus, InputError, Status, exact
+from mfpda.engine import plan as planning
+from mfpda.engine import run as running
+from mfpda.engine.run import Run
+from mfpda.progress import Row
+from tests.helpers import draw, reference, same
+
+FEW = {"particles": 200, "progress": False}
+
+
+@pytest.fixture(scope="module")
+def fit(small):
+    return mfpda.fit(jax.random.key(0), small.model, small.data, **FEW)
+
+
+def test_it_ends_at_the_first_certificate_that_is_good_enough(fit):
+    judged = fit.certificate
+    assert fit.status is Status.CERTIFIED
+    assert judged.asked == pytest.approx(0.05 * judged.winnable_lower)
+    assert judged.upper <= judged.asked
+    certified = [row.outer_step for row in fit.rows if "certified" in row.stats]
+    assert certified[-1] == fit.outer_steps
+    assert set(certified) <= {5, 10, 20, 40}
+    assert fit.rows[-1].stats["gap_upper"] == judged.upper
+    assert f"gap <= {judged.upper:.2g}, certified)" in repr(fit)
+    assert fit.settings.until_certified
+
+
+def test_the_certificate_is_in_files_and_in_the_summary(fit, small, tmp_path):
+    fit.save(tmp_path / "run.nc")
+    loaded = mfpda.load(tmp_path / "run.nc", small.model)
+    np.testing.assert_array_equal(loaded.certificate.predictions, fit.certificate.predictions)
+    assert replace(loaded.certificate, predictions=None).to_json() == fit.certificate.to_json()
+    assert str(loaded.certificate) == str(fit.certificate)
+    assert repr(loaded) == repr(fit)
+    assert "gap upper" in mfpda.summary(loaded)
+    assert "certified" in mfpda.summary(loaded)
+
+
+def test_an_interrupted_run_resumes_with_the_same_bits_and_the_same_certificate(fit, small, tmp_path):
+    folder = tmp_path / "run"
+
+    def stop(predict, seen=[]):  # noqa: B006
+        seen.append(None)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+        return 0.0
+
+    arguments = FEW | {"metrics": {"stop": stop}}
+    stopped = mfpda.fit(jax.random.key(0), small.model, small.data, checkpoint=folder, **arguments)
+    assert stopped.status is Status.INTERRUPTED
+    assert stopped.certificate is None
+    resumed = mfpda.fit(jax.random.key(0), small.model, small.data, resume=folder, **arguments)
+    np.testing.assert_array_equal(resumed.thetas, fit.thetas)
+    assert resumed.certificate.to_json() == fit.certificate.to_json()
+    again = mfpda.fit(jax.random.key(0), small.model, small.data, resume=folder, **arguments)
+    assert again.outer_steps == resumed.outer_steps  # it was certified already
+    assert mfpda.load(folder, small.model, data=small.data).certificate.to_json() == fit.certificate.to_json()
+
+
+def test_a_smaller_tolerance_continues_the_run(fit, small):
+    share = fit.certificate.share
+    longer = mfpda.fit(jax.random.key(0), small.model, small.data, resume=fit, tolerance=0.9 * share, **FEW)
+    assert longer.status is Status.CERTIFIED
+    assert longer.outer_steps > fit.outer_steps
+    assert longer.certificate.share <= 0.9 * share
+
+
+@pytest.mark.slow
+def test_where_nothing_can_be_won_a_small_divergence_is_enough(small):
+    """y = 0 and a symmetric prior: the prior is the optimum."""
+    fit = mfpda.fit(jax.random.key(0), small.model, (small.x, np.zeros(40)), **FEW)
+    assert fit.status is Status.CERTIFIED
+    assert fit.certificate.upper <= fit.certificate.asked
+    assert fit.certificate.asked == pytest.approx(0.005 * 0.02)
+
+
+def test_a_run_that_reaches_the_limit_says_so(small, monkeypatch):
+    monkeypatch.setattr(planning, "LIMIT", 7)
+    with pytest.warns(mfpda.NotCertifiedWarning, match="the bound is larger than was asked for"):
+        fit = mfpda.fit(jax.random.key(0), small.model, small.data, tolerance=1e-9, **FEW)
+    assert (fit.status, fit.outer_steps) == (Status.OUT_OF_STEPS, 7)
+    assert [row.outer_step for row in fit.rows if "certified" in row.stats] == [5, 7]
+
+
+def changed(monkeypatch, change):
+    """Let the t-th outer step have a certificate changed by ``change(t, certificate)``."""
+    original = running._certificate
+    monkeypatch.setattr(
+        running, "_certificate", lambda key, progress, *others: change(progress.t, original(key, progress, *others))
+    )
+
+
+def test_the_best_state_comes_back_if_the_bound_rises(small, monkeypatch):
+    def worse(t, judged):
+        factor = {5: 1.0, 10: 100.0}.get(t, 200.0)
+        return replace(judged, gap=factor * judged.upper, stderr=0.01 * judged.upper, upper=1.1 * factor * judged.upper)
+
+    changed(monkeypatch, worse)
+    with pytest.warns(mfpda.NotCertifiedWarning):
+        fit = mfpda.fit(jax.random.key(0), small.model, small.data, tolerance=1e-9, **FEW)
+    assert (fit.status, fit.outer_steps) == (Status.OUT_OF_STEPS, 5)
+    assert fit.rows[-1].outer_step == 5
+    whole = mfpda.fit(jax.random.key(0), small.model, small.data, outer_steps=5, **FEW)
+    np.testing.assert_array_equal(fit.state.ensemble.theta, whole.state.ensemble.theta)
+
+
+@pytest.mark.parametrize(
+    ("status", "change"),
+    [
+        (Status.NO_BOUND, {"status": CertificateStatus.DISAGREEMENT, "upper": np.inf, "gap": np.nan}),
+        (Status.WORSE_THAN_PRIOR, {"upper": 9.0, "gap": 8.0, "stderr": 0.1, "objective": 8.3, "objective_stderr": 0.1}),
+    ],
+    ids=["no bound", "worse"],
+)
+def test_why_a_run_was_not_certified(small, monkeypatch, status, change):
+    changed(monkeypatch, lambda t, judged: replace(judged, **change))
+    with pytest.warns(mfpda.NotCertifiedWarning, match=status.value):
+        fit = mfpda.fit(jax.random.key(0), small.model, small.data, **FEW)
+    assert fit.status is status
+    assert fit.outer_steps <= 20  # it does not wait for the limit
+
+
+@pytest.mark.parametrize(
+    ("bounds", "overshoots", "expected"),
+    [
+        ([3.0, 2.0, 1.0], False, False),
+        ([1.0, 2.0, 3.0], False, True),
+        ([1.0, 2.0], False, False),  # too early
+        ([1.0, np.nan, np.nan], False, True),
+        ([np.nan, np.nan, np.nan], False, True),
+        ([np.nan, np.nan, 1.0], False, False),
+        ([1.0, 2.0, 3.0], True, False),  # dual averaging, before its stiffness
+    ],
+)
+def test_a_run_whose_bounds_no_longer_fall_ends(bounds, overshoots, expected):
+    rows = [
+        Row(t, {"certified": float(np.isfinite(bound)), "gap_upper": bound, "stiffness": 30.0}, {})
+        for t, bound in zip((5, 10, 20), bounds, strict=False)
+    ]
+    progress = SimpleNamespace(rows=tuple(rows), t=20, stiffness=30.0)
+    plan = SimpleNamespace(target=object(), rule=SimpleNamespace(overshoots=overshoots))
+    assert Run(plan, progress).stalled is expected
+
+
+def test_what_cannot_be_certified_has_a_fixed_length(small):
+    fit = mfpda.fit(
+        jax.random.key(0), small.model, mfpda.Stream(draw), batch_size=4, inner_steps=1, **FEW | {"particles": 10}
+    )
+    assert (fit.status, fit.outer_steps) == (Status.FINISHED, 60)
+
+
+@pytest.mark.parametrize("wrong", [0, -1.0, np.nan, "much"])
+def test_odd_tolerances_are_refused(small, wrong):
+    with pytest.raises(InputError, match="tolerance"):
+        mfpda.fit(jax.random.key(0), small.model, small.data, tolerance=wrong, **FEW)
+
+
+def test_without_certificates_a_run_needs_a_length(small):
+    with pytest.raises(InputError, match="outer_steps for a run without certificates"):
+        mfpda.fit(jax.random.key(0), small.model, small.data, certify_every=0, **FEW)
+
+
+@functools.cache
+def quadrature(name):
+    plain = reference(name)
+    return exact.Quadrature.of(plain.model, plain.data, plain.bounds, 301)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dimensions", [2, 50])
+@pytest.mark.parametrize("name", ["tanh_squared", "sine_squared", "tanh_logistic"])
+def test_defaults_are_certified_and_the_truth_is_below_the_bound(name, dimensions):
+    """Five seeds. A bound at level 0.99 may be wrong once in these runs; twice has a probability of 1e-3."""
+    ours, grid, wrong = reference(name, dimensions), quadrature(name), 0
+    for seed in range(5):
+        fit = mfpda.fit(jax.random.key(seed), ours.model, ours.data, progress=False)
+        assert fit.status is Status.CERTIFIED
+        g = np.asarray(fit.dual, float)
+        law, _ = grid.gibbs(g / len(g))
+        wrong += grid.fenchel_young(g, grid.predictions(law)) > fit.certificate.upper
+        assert fit.certificate.share <= 0.05
+    assert wrong <= 1
+
+
+def test_two_runs_with_one_key_are_the_same(fit, small):
+    same(mfpda.fit(jax.random.key(0), small.model, small.data, **FEW), fit)
