@@ -39,6 +39,7 @@ def data(key):
 
 
 settings = {
+    "rule": "dual_averaging",
     "start": mfpda.Resample(),
     "kernel": mfpda.ULA(step_size=mfpda.schedules.InverseSqrt(0.004)),
     "particles": 500,

@@ -1,4 +1,4 @@
-"""Every file in models/ runs; the circles do what the paper's figure shows."""
+"""Every file in models/ runs; the circles are certified, and do what the paper's figure shows on its path."""
 
 from pathlib import Path
 
@@ -23,8 +23,21 @@ def test_it_runs_at_a_small_size_and_draws(file):
     assert module.figure(fit).axes
 
 
-def test_circles_are_separated_by_neurons_that_left_the_origin_for_a_ring():
+def test_the_fit_of_the_circles_is_certified_and_separates_them():
     circles = _module(str(next(file for file in FILES if file.stem == "circles")))
+    data_key, fit_key = jax.random.split(jax.random.key(0))  # as the command line has them
+    x, y = circles.data(data_key)
+    fit = mfpda.fit(fit_key, circles.model, (x, y), progress=False, **circles.settings)
+    assert fit.status is mfpda.Status.CERTIFIED
+    assert fit.certificate.share <= 0.05
+    assert np.mean(np.sign(fit.predict(x)) == y) == 1.0
+    assert fit.rows[-1].stats["accuracy"] == 1.0
+    titles = [axes.get_title() for axes in circles.figure(fit).axes]
+    assert any("certified" in title for title in titles)
+
+
+def test_circles_are_separated_by_neurons_that_left_the_origin_for_a_ring():
+    circles = _module(str(FILES[0].parent / "paper" / "circles.py"))
     data_key, fit_key = jax.random.split(jax.random.key(0))
     x, y = circles.data(data_key)
     fit = mfpda.fit(fit_key, circles.model, (x, y), progress=False, **circles.settings)

@@ -30,6 +30,7 @@ def study(quick):
     settings = {
         "pda": {
             "model": student(dimensions, lambda1, lambda2),
+            "rule": "dual_averaging",
             "kernel": mfpda.ULA(mfpda.schedules.InverseSqrt(1e-3)),
             "inner_steps": mfpda.schedules.Linear(slope=0.5),
             "outer_steps": 30 if quick else 60,

@@ -38,6 +38,7 @@ def study(quick):
     best = grid.optimum(tolerance=1e-8)
     steps = np.unique(np.geomspace(2, 16 if quick else 200, 6 if quick else 14).round().astype(int))
     settings = {
+        "rule": "dual_averaging",
         "start": "resample",
         "kernel": mfpda.ULA(step_size=mfpda.schedules.InverseSqrt(0.006)),
         "particles": PARTICLES,

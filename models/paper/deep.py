@@ -79,6 +79,7 @@ def study(quick):
             jax.random.key(seed),
             models[neuron],
             (x, y),
+            rule="dual_averaging",
             kernel=mfpda.ULA(step_size=2e-4),
             particles=round(3.25 * particles) if neuron == "two_layer_wide" else particles,
             outer_steps=outer_steps,

@@ -42,7 +42,8 @@ def descent(learning_rate, temperature, steps):
 
 def averaging(step_size, slope, steps):
     kernel = mfpda.ULA(mfpda.schedules.InverseSqrt(step_size))
-    return {"kernel": kernel, "inner_steps": mfpda.schedules.Linear(slope), "outer_steps": steps}
+    plugs = {"rule": "dual_averaging", "kernel": kernel}
+    return plugs | {"inner_steps": mfpda.schedules.Linear(slope), "outer_steps": steps}
 
 
 def one_dimensional(quick):

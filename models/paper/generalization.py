@@ -40,7 +40,7 @@ def study(quick):
     def run(algorithm, step_size, seed):
         if algorithm == "pda":
             settings = {"kernel": mfpda.ULA(mfpda.schedules.InverseSqrt(step_size)), "inner_steps": inner_steps}
-            settings |= {"outer_steps": int(np.sum(passed <= iterations)), "batch_size": 50}
+            settings |= {"outer_steps": int(np.sum(passed <= iterations)), "batch_size": 50, "rule": "dual_averaging"}
         else:
             settings = {"kernel": mfpda.ULA(step_size), "inner_steps": 1}
             settings |= {"outer_steps": iterations, "rule": "latest"}

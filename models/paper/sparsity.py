@@ -42,6 +42,7 @@ def study(quick):
             fit_key,
             models[power],
             examples(data_key, teacher, n, dimensions),
+            rule="dual_averaging",
             kernel=mfpda.ULA(mfpda.schedules.InverseSqrt(3e-4)),
             particles=particles,
             outer_steps=outer_steps,
