@@ -42,6 +42,7 @@ def read(tree: xr.DataTree, model: Model, kernel: object, rule: object, start: o
     if facts["is_stream"]:
         problem = Problem.of(model, *extra["buffer"]).in_blocks(blocks)
     fingerprint.check_values(problem, extra["state"].ensemble.theta, extra["fingerprint"])
+    groups.setdefault("initial_particles", groups["prior"])  # files of earlier versions have no such group
     initial, prior = (
         {str(site): groups[name][site].values[0] for site in groups[name]} for name in ("initial_particles", "prior")
     )
@@ -63,5 +64,5 @@ def _template(problem: Problem, packed: xr.Dataset, plugs: Plugs) -> dict[str, A
     state = state_shapes(problem, packed.attrs, kernel, rule)
     values = jax.eval_shape(fingerprint.values, problem, state.ensemble.theta)
     predictions = jax.ShapeDtypeStruct((len(problem.x), *problem.neuron.output), jnp.result_type(float))
-    certified = (predictions,) if packed.attrs["certificate"] else ()
+    certified = (predictions,) if packed.attrs.get("certificate") else ()
     return {"state": state, "fingerprint": values, "buffer": buffer, "certified": certified}

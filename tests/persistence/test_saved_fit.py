@@ -39,6 +39,19 @@ def test_a_fit_comes_back(fit, path, small):
     np.testing.assert_array_equal(loaded.dual, fit.dual)
 
 
+def test_a_file_of_an_earlier_version_comes_back(fit, path, small):
+    """It has no certificate, and its first particles are in the group of the prior."""
+    tree = xr.open_datatree(path, engine="h5netcdf").load()
+    tree.close()
+    del tree["initial_particles"]
+    del tree["run_state"].attrs["certificate"]
+    older = path.with_name("older.nc")
+    tree.to_netcdf(older, engine="h5netcdf")
+    loaded = mfpda.load(older, small.model)
+    same(loaded, fit)
+    assert loaded.certificate is None
+
+
 def test_the_buffer_of_a_stream_comes_back(small, tmp_path):
     arguments = small.quick | {"outer_steps": 2, "batch_size": 5}
     fit = mfpda.fit(jax.random.key(0), small.model, Stream(draw), **arguments)
