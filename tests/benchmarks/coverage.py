@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
 
+from mfpda.judging import certify
 from mfpda.problem import Problem
 from mfpda.sampling import draw_prior
 from tests.benchmarks.problems import (
@@ -36,11 +37,6 @@ from tests.benchmarks.problems import (
     print_row,
     span,
 )
-
-try:
-    from mfpda.judging.certify import certify
-except ModuleNotFoundError:  # before certify had a module of its own
-    from mfpda.judging.certificate import certify
 
 LEVEL = 0.99
 PARAMETERS, PARTICLES = (2, 10, 50, 200), (200, 1000, 4000)
