@@ -62,7 +62,7 @@ def fit(
         kernel: how the Gibbs density is sampled: an object or a registered name. By default the rule's own choice:
             ``ULA()``, ``HMC()`` for ``DualNewton``, ``MALA()`` for ``DualCoordinateAscent``.
         start: where particles begin each outer step: an object or a registered name. By default the rule's own choice:
-            ``Warm()``, or ``Reweight()`` for ``DualNewton`` and ``DualCoordinateAscent``.
+            ``Warm()``, ``Temper()`` for ``DualNewton``, ``Reweight()`` for ``DualCoordinateAscent``.
         particles: M, the number of particles.
         outer_steps: the number of outer steps in all. A resumed run takes those that are missing. By default the run
             continues until it is certified, for at most 640 outer steps: see ``tolerance``. (Streams and losses that
@@ -70,7 +70,7 @@ def fit(
         tolerance: without ``outer_steps``, the run ends when the certificate's upper bound on L(q_g) - L* is at most
             this share of what could be won over the prior, L(p0) - D(g). If nothing can be won, a bound of 0.005 T is
             enough.
-        inner_steps: kernel steps per outer step, or a schedule of t. By default 20; 3 for ``DualNewton``, 10 for
+        inner_steps: kernel steps per outer step, or a schedule of t. By default 20; 1 for ``DualNewton``, 10 for
             ``DualCoordinateAscent``.
         batch_size: None for the full batch, else the size of the batches of a shuffled epoch. Streams: 50 by default.
         record: which outer steps, sites and particles are recorded.

@@ -45,7 +45,6 @@ class Plan:
     rule: Rule
     kernels: list[Kernel]  # one per outer step
     start: Start
-    may_draw_fresh: bool  # whether the rule may have particles tempered from the prior in place of the start
     inner_steps: np.ndarray  # one per outer step
     record: Record
     sites: tuple[str, ...]
@@ -174,7 +173,6 @@ def make_plan(
         rule=rule,
         kernels=kernels,
         start=chosen_start,
-        may_draw_fresh=start is None,
         inner_steps=schedules.values(inner, outer_steps, "inner_steps", whole=True),
         record=record,
         sites=record.kept_sites(problem.neuron),

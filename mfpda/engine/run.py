@@ -28,7 +28,6 @@ from mfpda.progress import (
     initial_state,
     recorded_steps,
 )
-from mfpda.starts import Temper
 
 PRIOR = 2  # folded into the key of the first particles; its other keys are split from it
 CERTIFY = 4  # folded into the key of an outer step; its other keys are split from it
@@ -98,48 +97,45 @@ class Run:
         if len(problem.x) != len(before.problem.x):
             state = grown(state, plan.rule, len(problem.x))
         kernel, inner_steps = plan.kernels[t - 1], np.int32(plan.inner_steps[t - 1])
-        fresh = plan.may_draw_fresh and bool(gathered(plan.rule.wants_fresh(state.rule)))
-        plugs = kernel, plan.rule, Temper() if fresh else plan.start
+        plugs = kernel, plan.rule, plan.start
         everywhere = self._everywhere(problem)
         state, stats = outer_step(plan.key, np.int32(t), state, everywhere, batch, *plugs, inner_steps, mesh=plan.mesh)
         thetas = state.ensemble.theta
         taken = None if judged is None else snapshot(self._everywhere(judged), thetas)
         escapes = None if taken is None else runs_away(current_potential(everywhere, plan.rule, state), thetas)
         due = self.writer is not None and self.writer.due(t)
-        whole = gathered(state) if due or plan.certifies(t) else state
-        thetas = gathered(thetas) if plan.metrics and taken is not None else thetas
+        measured = bool(plan.metrics) and taken is not None
+        whole = gathered(state) if due or measured or plan.certifies(t) else state
         stats, taken, escapes = jax.device_get(gathered((stats, taken, escapes)))
         # from here on each process is by itself; if one fails, the others learn of it at the next check
 
         if not stats.finite or (taken is not None and not np.isfinite(taken.risk)):
             return Status.DIVERGED
-        rows = before.rows
-        if taken is not None:
-            if escapes.any():
-                return Status.IMPROPER
-            row = self._row(t, stats, taken, inner_steps, thetas, problem)
-            rows = (*rows, self.writer.row(row, problem.neuron) if self.writer else row)
-        self._before = self.progress if several_processes() else None
-        taken_steps = before.inner_steps + int(inner_steps)
-        self.progress = replace(
+        if taken is not None and escapes.any():
+            return Status.IMPROPER
+        after = replace(
             before,
             problem=problem,
             kernel=kernel,
             t=t,
-            inner_steps=taken_steps,
+            inner_steps=before.inner_steps + int(inner_steps),
             state=state,
-            rows=rows,
             certificate=None,
         )
+        if taken is not None:
+            # metrics see the particles of the fit that would end here, calibrated if its rule calibrates
+            metrics = self._measured(replace(after, state=whole)) if measured else {}
+            row = self._row(t, stats, taken, inner_steps, metrics)
+            after = replace(after, rows=(*before.rows, self.writer.row(row, problem.neuron) if self.writer else row))
+        self._before = self.progress if several_processes() else None
+        self.progress = after
         if plan.certifies(t):  # after its row, so that nothing is lost if it fails
             self._certify(whole)
         if self.writer and due:
             self.writer.write(replace(self.progress, state=whole), Status.INTERRUPTED)
         return None
 
-    def _row(
-        self, t: int, stats: StepStats, taken: Snapshot, inner_steps: np.int32, thetas: Array, problem: Problem
-    ) -> Row:
+    def _row(self, t: int, stats: StepStats, taken: Snapshot, inner_steps: np.int32, metrics: dict[str, float]) -> Row:
         """What is recorded of this step."""
         plan = self.plan
         numbers: dict[str, Any] = {
@@ -147,13 +143,13 @@ class Run:
             "risk": taken.risk,
             "second_moment": taken.second_moment,
             "stiffness": taken.stiffness,
-            "particles": len(thetas),
+            "particles": plan.settings.particles,
             "step_size": stats.step_size,
             "inner_steps": inner_steps,
             "acceptance_rate": stats.acceptance_rate,
             "diverging": stats.diverging,
             "gradients": stats.gradients,
-            **{name: self._measure(name, thetas, problem) for name in plan.metrics},
+            **metrics,
             "seconds": time.perf_counter() - self.began,
         }
         particles = plan.record.thin(plan.sites, taken.particles)
@@ -167,11 +163,15 @@ class Run:
         assert self._on_devices is not None
         return self._on_devices[1]
 
-    def _measure(self, name: str, thetas: Array, problem: Problem) -> float:
-        try:
-            return float(self.plan.metrics[name](lambda x: predictions(problem, thetas, jnp.asarray(x))))
-        except Exception as error:
-            raise RuntimeError(f"the metric {name!r} raised {type(error).__name__}: {error}") from error
+    def _measured(self, progress: Progress) -> dict[str, float]:
+        """The user's metrics of this state."""
+        found, predict = {}, lambda x: predictions(progress.problem, progress.thetas, jnp.asarray(x))
+        for name, metric in self.plan.metrics.items():
+            try:
+                found[name] = float(metric(predict))
+            except Exception as error:
+                raise RuntimeError(f"the metric {name!r} raised {type(error).__name__}: {error}") from error
+        return found
 
     def finish_pending_certificate(self) -> None:
         """Issue the certificate that an interruption left pending."""

@@ -87,11 +87,6 @@ class Certificate:
         return self.upper / self.winnable_lower if self.winnable_lower > 0 else np.inf
 
     @property
-    def small_enough(self) -> bool:
-        """Whether the bound is at most what was asked for."""
-        return self.upper <= self.asked
-
-    @property
     def worse_than_prior(self) -> bool:
         """Whether L(q_g) is above L(p0) beyond chance: the fit lost what the prior had."""
         return self.objective - 3 * self.objective_stderr > self.prior_risk

@@ -18,10 +18,12 @@ and moves. Then the normaliser of a replicate times its mean is unbiased, and re
 have a bias of O(1/(R M)) only. A certificate cannot see a mode that all replicates miss.
 
 A certificate spends what it needs. If the replicates disagree, a new pilot takes more moves and more temperatures. If
-the bound is not decided, the number of replicates doubles. Both end when a budget of replicates is spent. Each look at
-the bound takes its part of the error: look j has the level 1 - (1 - level) / 2^j.
+the bound is not decided, the number of replicates doubles. Both end when a budget of replicates is spent, or if a run
+asks only whether the gap is small and all replicates find that it is not. Each look at the bound takes its part of the
+error: look j has the level 1 - (1 - level) / 2^j.
 """
 
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -44,6 +46,7 @@ FEWEST_PARTICLES = 200  # of a replicate
 MOST_EFFORT = 3  # pilots that take twice the moves and half the step in temperature of the pilot before
 DECIDED = 0.2  # the bound is decided if noise is at most this share of it
 NOTHING_TO_WIN = 0.005  # times T: then KL(q_g || q*) is at most this
+FAR = 2.0  # times the target: replicates that all find a larger gap need not agree on it
 HEAVIEST = 0.1  # the largest share of one particle in a variance; above it, the mean is far from normal
 
 
@@ -53,7 +56,7 @@ class Target(NamedTuple):
     With ``only_whether`` it is enough to know whether the gap is above or below it.
     """
 
-    tolerance: float = 1e-3
+    tolerance: float = 0.01
     gap: float | None = None
     only_whether: bool = False
 
@@ -119,7 +122,7 @@ def certify(
             return improper
         judged = judge(prior_key, sample, look, gradients)
         if judged.status in (CertificateStatus.DEGENERATE, CertificateStatus.DISAGREEMENT):
-            if effort == MOST_EFFORT or spent + 1 + replicates > budget:
+            if effort == MOST_EFFORT or spent + 1 + replicates > budget or judge.hopeless(sample, judged):
                 return judged
             effort, sample = effort + 1, None
         elif judged.decided or judged.status is not CertificateStatus.CERTIFIED or spent + len(sample.z) > budget:
@@ -192,7 +195,7 @@ class _Judge(NamedTuple):
             particle_noise=known * float(jnp.sqrt(noise)),
             particle_gap=known * found.at_particles,
             stiffness=kappa if np.isnan(self.stiffness) else self.stiffness,
-            effective_sample_size=replicates * particles / inflation,
+            effective_sample_size=replicates * sample.size / inflation,
             r_hat=sample.r_hat,
             replicates=replicates,
             particles=particles,
@@ -200,6 +203,13 @@ class _Judge(NamedTuple):
             acceptance=float(jnp.mean(stats.acceptance)),
             gradients=gradients,
         )
+
+    def hopeless(self, sample: Replicates, judged: Certificate) -> bool:
+        """Whether replicates that disagree do agree that the gap is far above the target, and no more is asked."""
+        if not self.target.only_whether:
+            return False
+        gaps = [_fenchel_young(self.problem, self.g, jnp.stack([z, z]))[0][0] for z in sample.z]
+        return float(min(gaps)) > FAR * judged.asked
 
 
 def default_particles(thetas: Array) -> int:
@@ -255,11 +265,11 @@ def _gap(problem: Problem, g: Array, sample: Replicates, own: Array, noise: floa
 
     (FY) is convex in z, so noise in z makes it too large. The jackknife removes this bias in ``corrected``, exactly for
     the squared loss. The upper bound keeps it. The error has two parts. One is linear in the noise: the jackknife's
-    error between replicates, but at least that of R M independent draws. The other is quadratic, and is all of the
-    error if g is optimal: the largest eigenvalue of the noise's covariance in the metric of l'', ``noise`` / (R M),
-    divided by sqrt(2).
+    error between replicates, but at least that of R S independent draws, with S the places of all particles of a
+    replicate. The other is quadratic, and is all of the error if g is optimal: the largest eigenvalue of the noise's
+    covariance in the metric of l'', ``noise`` / (R S), divided by sqrt(2).
     """
-    replicates, particles = sample.thetas.shape[:2]
+    replicates = len(sample.z)
     weights = over_outputs(sample.shares, sample.z)
     others = (sample.mean - weights * sample.z) / (1 - weights)
     pairs = [(sample.mean, own), *zip(others, sample.z, strict=True)]  # two at a time: one program for any R
@@ -270,9 +280,9 @@ def _gap(problem: Problem, g: Array, sample: Replicates, own: Array, noise: floa
     with np.errstate(invalid="ignore"):  # an infeasible dual has no finite number
         pseudo = replicates * plain - (replicates - 1) * left_out
     along = np.stack([_linear_parts(problem, g, sample.mean, thetas) for thetas in sample.thetas]).astype(float)
-    independent = along.var(axis=1, ddof=1).mean() / particles
+    independent = along.var(axis=1, ddof=1).mean() / sample.size
     linear = max(pseudo.var(ddof=1), independent) / replicates
-    square = 0.5 * (noise / (replicates * particles)) ** 2
+    square = 0.5 * (noise / (replicates * sample.size)) ** 2
     deviations = (along - along.mean()) ** 2
     heaviest = float(deviations.max() / deviations.sum()) if deviations.sum() > 0 else 0.0
     corrected, stderr = float(pseudo.mean()), float(np.sqrt(linear + square))
@@ -318,12 +328,23 @@ def _stiffness(problem: Problem, thetas: Array, z: Array) -> Array:
     return jnp.mean(jax.lax.map(lambda each: problem.stiffness(*each), (thetas, z)))
 
 
-@jax.jit
 def _fenchel_young(problem: Problem, g: Array, z: Array) -> tuple[Array, ...]:
     """Compute (FY) from terms that are never negative, and the means of loss, g . z and conjugate, at each row of z.
 
-    z has shape (rows, anchors, outputs).
+    z has shape (rows, anchors, outputs). The terms nearly cancel, and the jackknife multiplies their rounding errors by
+    the number of replicates. So they are computed in double precision.
     """
+    with jax.enable_x64(True):
+        return _fenchel_young_of(*jax.tree.map(_doubled, (replace(problem, x=problem.x[:0]), g, z)))
+
+
+def _doubled(part: Array | float) -> np.ndarray:
+    found = np.asarray(part)
+    return found.astype(float) if np.issubdtype(found.dtype, np.floating) else found
+
+
+@jax.jit
+def _fenchel_young_of(problem: Problem, g: Array, z: Array) -> tuple[Array, ...]:
     conjugate = problem.per_example(problem.loss.conjugate, g)
 
     def at(z):

@@ -1,14 +1,23 @@
-"""Replicates: independent samples of a Gibbs density, tempered from the prior, and what they predict."""
+"""Replicates: independent samples of a Gibbs density, tempered from the prior, and what they predict.
 
+The way from the prior costs most. So the particles of a replicate keep moving at its end, and its predictions are
+averaged over their places. The product of the normaliser's estimate and this average is unbiased too, because the
+moves leave the density invariant.
+"""
+
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from mfpda import sampling
 from mfpda.errors import CertificateStatus
 from mfpda.problem import GibbsPotential, Problem
-from mfpda.sampling import Ladder, Tempering, TemperingStats
+from mfpda.sampling import Ladder, Tempered, Tempering, TemperingStats
+
+DRAWS = 16  # places of every particle over which predictions are averaged
 
 LARGEST_R_HAT = 1.05  # between replicates; above it, some prediction of each is worth fewer than 10 independent draws
 
@@ -16,10 +25,11 @@ LARGEST_R_HAT = 1.05  # between replicates; above it, some prediction of each is
 class Replicates(NamedTuple):
     """Independent samples of a Gibbs density (the first axis), and their predictions z."""
 
-    thetas: Array
+    thetas: Array  # the last places of the particles
     stats: TemperingStats
-    z: Array
+    z: Array  # averaged over particles and their places
     within: Array  # the variance of h over the particles of a replicate, on average
+    draws: Array  # the number of places of each particle, one number per replicate
 
     @property
     def shares(self) -> Array:
@@ -53,10 +63,15 @@ class Replicates(NamedTuple):
         even = float(jnp.sum(self.shares) ** 2 / jnp.sum(self.shares**2)) >= len(self.shares) / 2
         return CertificateStatus.CERTIFIED if even and self.r_hat <= LARGEST_R_HAT else CertificateStatus.DISAGREEMENT
 
+    @property
+    def size(self) -> int:
+        """The number of places of all particles of a replicate."""
+        return self.thetas.shape[1] * int(self.draws[0])
+
     def inflation(self, shares: Array) -> float:
-        """Return the ratio of a replicate's variance to that of M independent draws, at least 1."""
+        """Return the ratio of a replicate's variance to that of as many independent draws as its size, at least 1."""
         within = float(jnp.sum(shares * self.within))
-        return max(1.0, float(self.thetas.shape[1] * jnp.sum(shares * self.between)) / within) if within > 0 else 1.0
+        return max(1.0, float(self.size * jnp.sum(shares * self.between)) / within) if within > 0 else 1.0
 
     def joined(self, more: "Replicates") -> "Replicates":
         """Return these replicates and more of them, made by the same ladder."""
@@ -72,6 +87,7 @@ def drawn(
     replicates: int,
     particles: int,
     ladder: Ladder | None = None,
+    draws: int = DRAWS,
 ) -> Replicates:
     """Temper replicates of exp(-V) from the prior, one after another, and predict at its anchors.
 
@@ -80,10 +96,38 @@ def drawn(
     pilot_key, *keys = jax.random.split(key, replicates + 1)
     if ladder is None:
         ladder = tempering.sample(pilot_key, potential, particles).ladder
-    each = [tempering.sample(key, potential, particles, ladder) for key in keys]
-    thetas, stats = jax.tree.map(lambda *parts: jnp.stack(parts), *((one.thetas, one.stats) for one in each))
-    z, within = jax.tree.map(lambda *parts: jnp.stack(parts), *(moments(potential.problem, one.thetas) for one in each))
-    return Replicates(thetas, stats, z, jnp.mean(within, axis=0))
+    each = [_replicate(key, potential, tempering, particles, ladder, draws) for key in keys]
+    joined = jax.tree.map(lambda *parts: jnp.stack(parts), *each)
+    return joined._replace(within=jnp.mean(joined.within, axis=0))
+
+
+def _replicate(
+    key: Array, potential: GibbsPotential, tempering: Tempering, particles: int, ladder: Ladder, draws: int
+) -> Replicates:
+    """Temper one replicate, without the first axis, and let it move."""
+    temper_key, move_key = jax.random.split(key)
+    tempered = tempering.sample(temper_key, potential, particles, ladder)
+    return _moving(move_key, potential, tempering, tempered, draws)
+
+
+@partial(jax.jit, static_argnames="draws")
+def _moving(key: Array, potential: GibbsPotential, tempering: Tempering, tempered: Tempered, draws: int) -> Replicates:
+    """Average predictions over the places of the particles: where tempering left them, and after each further move."""
+    kernel = tempering.last_kernel(tempered.ladder)
+    begin_key, *keys = jax.random.split(key, draws)
+    first = z, within = moments(potential.problem, tempered.thetas)
+    if draws == 1:
+        return Replicates(tempered.thetas, tempered.stats, z, within, jnp.ones((), int))
+
+    def move(ensemble, key):
+        ensemble, stats, _ = sampling.run(key, ensemble, potential, kernel, 1)
+        return ensemble, (moments(potential.problem, ensemble.theta), jnp.mean(stats.gradients))
+
+    begun = sampling.begin(begin_key, tempered.thetas, potential, kernel)
+    ensemble, (later, gradients) = jax.lax.scan(move, begun, jnp.stack(keys))
+    z, within = (jnp.mean(jnp.concatenate([a[None], b]), axis=0) for a, b in zip(first, later, strict=True))
+    stats = tempered.stats._replace(gradients=tempered.stats.gradients + 1 + jnp.sum(gradients))
+    return Replicates(ensemble.theta, stats, z, within, jnp.full((), draws))
 
 
 @jax.jit

@@ -39,16 +39,7 @@ class Outputs(NamedTuple):
         if problem.blocks.whole(len(problem.x)):
             whole = centred(z, problem.x)  # once, for all products
             centred = lambda z, x: whole  # noqa: E731
-        return Deviations(z, self.mass, centred, problem.x, problem.blocks, len(self.thetas), self._of_prior)
-
-    def _of_prior(self, key: Array, times: int, direction: Array) -> Array:
-        """Return sum_i direction_i . h(theta, x_i) for ``times`` M fresh draws of the prior, M at a time."""
-
-        def of_some(key):
-            thetas = jax.vmap(self.problem.draw_prior)(jax.random.split(key, len(self.thetas)))
-            return self.problem.projections(thetas, direction)
-
-        return jax.lax.map(of_some, jax.random.split(key, times)).ravel()
+        return Deviations(z, self.mass, centred, problem.x, problem.blocks, len(self.thetas))
 
 
 class Deviations(NamedTuple):
@@ -64,7 +55,6 @@ class Deviations(NamedTuple):
     anchors: Array
     blocks: Blocks = Blocks()
     particles: Array | float = float("inf")  # the number of independent draws behind z and C
-    draws: Callable[[Array, int, Array], Array] | None = None  # energies of draws of the prior; None on a grid
 
     def energies(self, direction: Array) -> Array:
         """Return sum_i direction_i . (h(theta_r, x_i) - z_i) for every particle."""

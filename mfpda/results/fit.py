@@ -224,6 +224,8 @@ class Fit:
             bound: a bound on |h(theta, x)|, if you know one. With it, the distance to the optimal prediction is bounded
                 at every input.
 
+        The number of replicates doubles until the noise is at most a fifth of the bound, the bound is at most 1 % of
+        what could be won over the prior, or a budget is spent. ``certificate.decided`` says whether it was enough.
         A mini-batch run is certified on all its data, a stream on the weighted problem of the anchors it has drawn.
         """
         key = as_key(key)

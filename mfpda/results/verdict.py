@@ -129,7 +129,7 @@ def verdict(key: Array, fit: Fit, tolerance: float = 0.05, **certifying: Any) ->
     stein = stein_test(stein_key, fit.thetas, potential)
     particles, replicates = judged.particles, judged.replicates
     tempering = as_tempering(certifying.get("temper") or Tempering())
-    fresh = drawn(temper_key, potential, tempering, replicates, particles)
+    fresh = drawn(temper_key, potential, tempering, replicates, particles, draws=1)
     own = predictions(potential.problem, fit.thetas)
     distance = float(jnp.sqrt(jnp.mean(jnp.square(own - fresh.mean))))
     # particles that share ancestors are as noisy as one of the replicates

@@ -117,10 +117,6 @@ class Rule(Plug):
         """Return the predictions that belong to the dual, l'(z_i) = g_i, if ``calibrates``. None if it has none yet."""
         return None
 
-    def wants_fresh(self, state: RuleState) -> Array | bool:
-        """Whether the next step should end with particles tempered from the prior, if the user named no start."""
-        return False
-
 
 class AveragingRule(Rule):
     """A rule whose state is the sum of its linearisations, and whose dual is their average."""

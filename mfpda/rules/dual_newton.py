@@ -1,4 +1,4 @@
-"""Newton's method on the dual, with steps that the particles' importance weights allow."""
+"""Newton's method on the dual, with steps that are judged by the particles of the new density."""
 
 from typing import NamedTuple
 
@@ -7,20 +7,25 @@ import jax.numpy as jnp
 from jax import Array
 
 from mfpda.core import check_share, ess_fraction, largest_step
-from mfpda.problem import Outputs, Problem, over_outputs
+from mfpda.problem import Deviations, Outputs, Problem, over_outputs
 from mfpda.rules.base import Coefficients, Defaults, Dual, Rule
 from mfpda.rules.proximal import predicted
 
 FLOOR = 2.0  # a residual below this many Monte Carlo errors is noise
-POOL = 16  # draws of the prior per particle that judge the first step
-FRESH = 2  # averaged steps after which particles are drawn fresh
+LONGEST_FALL = 1.5  # times what a whole step should bring: beyond it, the step went too far
+CLEAR = 8.0  # Monte Carlo errors of independent draws beyond which a fall is too long; tempered particles have more
+ROUNDINGS = 16  # of a sum over all examples
 
 
 class NewtonState(NamedTuple):
-    """The dual g, the averaged predictions u, and numbers of the last step."""
+    """The dual g, the averaged predictions u, and what judges and describes the last step."""
 
     g: Array
     u: Array
+    base: Array  # g before the step
+    direction: Array  # d, so that g = base + alpha d
+    level: Array  # sum_i w_i d_i . z_i / T at the base
+    variance: Array  # of the energies along d at the base: the fall of the level that a whole step should bring
     settled: Array  # k, the number of averaged steps
     alpha: Array
     effective_sample_size: Array  # after the step
@@ -28,24 +33,28 @@ class NewtonState(NamedTuple):
 
 
 class DualNewton(Rule):
-    """Maximise the dual D(g) by Newton's method. Steps are as long as the particles' importance weights allow.
+    """Maximise the dual D(g) by Newton's method, and go back after a step that went too far.
 
     With z and C the mean and the covariance of the outputs under q_g, the target l'(u) maximises D with its
     log-normaliser expanded to second order. Newton's system for u is (see ``mfpda.rules.proximal``)
 
         (I + (1/(n T)) C diag(l''(u))) du = z - u.
 
-    Trust region: g <- g + alpha (l'(u) - g), with the largest alpha in (0, 1] at which the importance weights
-    exp(-H (g_new - g) / (n T)) leave an effective sample size of ``share`` M. With ``start="reweight"`` the particles
-    are resampled by these weights and lose no mode. The first potential is the prior, g = 0. Its weights are judged on
-    16 M further draws of the prior, because M draws may miss those that matter.
+    Trust region: g <- g + alpha d with d = l'(u) - g, and the largest alpha in (0, 1] at which the importance weights
+    exp(-H d alpha / (n T)) leave an effective sample size of ``share`` M.
 
-    Averaging: once a full step finds a residual l'(z) - g that is noise or no longer falls, the predictions u of all
+    Judgement: weights know nothing of a mode that no particle has found. A step that fills such a mode moves the
+    predictions much further than C said. So the next update first looks at z' under the new density. If the fall of
+    d . z is at most that of a whole step by the model, d . z' >= d . u, then D still rises along d at the new dual. D
+    is concave, so D has not fallen. If the fall is clearly more than 1.5 times that, the rule goes back and takes half
+    of the step. Near the length at which the mode fills, particles see it, and the next step allows for it. All this
+    needs particles that sample the new density. So the default start tempers fresh particles from the prior at every
+    step: particles that are only reweighted and moved a little agree with the dual that was made from them.
+
+    Averaging: once a whole step finds a residual l'(z) - g that is noise or no longer falls, the predictions u of all
     further steps are averaged, step k with weight k, and g = l'(average). A step that the trust region shortens ends
-    the average. From the third averaged step on, unless you name a start, particles are drawn fresh at each step,
-    tempered from the prior. The errors of different steps are then independent, those in the masses of distant modes
-    too, so the average improves until a bias of order 1/M is left. ``Fit`` moves its particles a little, so that they
-    predict this average.
+    the average. Fresh particles have independent errors, so the average improves until a bias of order 1/M is left.
+    ``Fit`` moves its particles a little, so that they predict this average.
 
     Recorded: the residual (root mean square of l'(z) - g), and the other numbers of ``NewtonState``.
     """
@@ -54,40 +63,59 @@ class DualNewton(Rule):
     requires = "full batch"  # a batch does not show the covariance between itself and the rest
     needs_curvature = True
     calibrates = True
-    defaults = Defaults("hmc", "reweight", 3)
+    defaults = Defaults("hmc", "temper", 1)
 
     def __post_init__(self):
         check_share(self.share)
 
     def init(self, anchors: int, outputs: tuple[int, ...]) -> NewtonState:
         none, u = jnp.zeros(()), jnp.zeros((anchors, *outputs))
-        return NewtonState(u, u, none, none, none, jnp.full_like(none, jnp.inf))
+        return NewtonState(u, u, u, u, none, none, none, none, none, jnp.full_like(none, jnp.inf))
 
     def update(
         self, key: Array, state: NewtonState, t: Array, outputs: Outputs, batch: Array | None, problem: Problem
     ) -> tuple[NewtonState, Coefficients]:
-        g, deviations = state.g, outputs.deviations()
-        z, weights = deviations.z, over_outputs(problem.weights, g)
+        deviations, shares = outputs.deviations(), over_outputs(problem.weights, state.g)
+        along = shares * state.direction / problem.temperature
+        fall, spread = state.level - jnp.sum(along * deviations.z), deviations.energies(along)
+        noise = CLEAR * jnp.sqrt((state.variance + deviations.mass @ jnp.square(spread)) / deviations.particles)
+        rounding = ROUNDINGS * jnp.finfo(fall.dtype).eps * jnp.sum(jnp.abs(along * deviations.z))
+        state = jax.lax.cond(
+            fall > LONGEST_FALL * state.variance + noise + rounding,
+            lambda: _halved(state),
+            lambda: self._advanced(state, deviations, problem),
+        )
+        return state, Coefficients(shares * state.g, jnp.ones_like(t))
+
+    def _advanced(self, state: NewtonState, deviations: Deviations, problem: Problem) -> NewtonState:
+        """Make a step from g, which the particles sample."""
+        g, z = state.g, deviations.z
+        scaled = over_outputs(problem.weights, g) / problem.temperature
         u = predicted(deviations, g, problem)
         direction = problem.derivative(u) - g
-        rise = deviations.energies(weights * direction) / problem.temperature
-        one = jnp.ones((), z.dtype)
-        within = largest_step(rise, one, self.share, deviations.mass)
-        if deviations.draws is not None:
-            drawn = lambda: deviations.draws(key, POOL, weights * direction) / problem.temperature  # noqa: E731
-            first = lambda: jnp.minimum(within, largest_step(drawn(), one, self.share / 4))  # noqa: E731
-            within = jax.lax.cond(jnp.isinf(state.residual), first, lambda: within)
+        rise = deviations.energies(scaled * direction)
+        alpha = largest_step(rise, jnp.ones((), z.dtype), self.share, deviations.mass)
 
         mean = lambda each: problem.weighted(jnp.mean(each.reshape(len(each), -1), axis=1))  # noqa: E731
         residual = jnp.sqrt(mean(jnp.square(problem.derivative(z) - g)))
         noise = jnp.sqrt(mean(deviations.noise(problem)) / deviations.particles)
         settles = (residual < FLOOR * noise) | (residual > state.residual) | (state.settled > 0)
-        settled = jnp.where(settles & (within >= 1), state.settled + 1, 0)
+        settled = jnp.where(settles & (alpha >= 1), state.settled + 1, 0)
         u = state.u + jnp.where(settled > 1, 2 / (settled + 1), 1) * (u - state.u)
         direction = jnp.where(settled > 1, problem.derivative(u) - g, direction)
-        g = g + within * direction
-        left = len(deviations.mass) * ess_fraction(-within * rise, deviations.mass)
-        return NewtonState(g, u, settled, within, left, residual), Coefficients(weights * g, jnp.ones_like(t))
+        rise = deviations.energies(scaled * direction)
+        return NewtonState(
+            g=g + alpha * direction,
+            u=u,
+            base=g,
+            direction=direction,
+            level=jnp.sum(scaled * direction * z),
+            variance=deviations.mass @ jnp.square(rise),
+            settled=settled,
+            alpha=alpha,
+            effective_sample_size=len(deviations.mass) * ess_fraction(-alpha * rise, deviations.mass),
+            residual=residual,
+        )
 
     def dual(self, state: NewtonState) -> Dual:
         return Dual(state.g, jnp.ones(len(state.g)))
@@ -95,8 +123,11 @@ class DualNewton(Rule):
     def predictions(self, state: NewtonState) -> Array | None:
         return state.u if float(state.settled) > 0 else None
 
-    def wants_fresh(self, state: NewtonState) -> Array:
-        return state.settled >= FRESH
-
     def stats(self, state: NewtonState) -> dict[str, Array]:
-        return {name: value for name, value in state._asdict().items() if name not in ("g", "u")}
+        return {name: value for name, value in state._asdict().items() if value.ndim == 0}
+
+
+def _halved(state: NewtonState) -> NewtonState:
+    """Go back to the base, and take half of the step."""
+    alpha = state.alpha / 2
+    return state._replace(g=state.base + alpha * state.direction, alpha=alpha, settled=jnp.zeros_like(alpha))

@@ -14,4 +14,4 @@ from mfpda.sampling.ensemble import (
     run_with,
     trace,
 )
-from mfpda.sampling.tempering import FEWEST_TEMPERED, Ladder, Tempered, Tempering, TemperingStats
+from mfpda.sampling.tempering import FEWEST_TEMPERED, POOL, Ladder, Tempered, Tempering, TemperingStats

@@ -33,7 +33,7 @@ FEWEST_TEMPERED = 1000  # by default: too long a step in temperature can go unno
 SMALLEST_SHARE = 0.1  # the smallest effective sample size that is sound, divided by M
 SMALLEST_ACCEPTANCE = 0.1  # the smallest mean acceptance that is sound: particles that do not move stay copies
 MOST_TEMPERATURES = 300  # then the rest is one jump, and the effective sample size shows how large it was
-POOL = 16  # draws of the prior per particle
+POOL = 16  # draws of the prior per particle: they need no gradient
 LONGEST_RUNG = 0.05  # of beta: after a longer step, a mode far out in the prior can be missed by all particles alike
 FORGOTTEN = 0.1  # the correlation of energies with those before the moves at which a pilot stops moving
 
@@ -110,6 +110,11 @@ class Tempering(Plug):
     def harder(self, effort: int) -> "Tempering":
         """Return a tempering with 2^effort times the moves, and steps in temperature that cost 2^effort times less."""
         return dataclasses.replace(self, moves=self.moves * 2**effort, share=1 - (1 - self.share) / 2**effort)
+
+    def last_kernel(self, ladder: Ladder) -> Kernel:
+        """Return the kernel of the last rung of a ladder, which leaves exp(-V) invariant."""
+        last = ladder.rungs - 1
+        return with_step_size(self.kernel.around(ladder.centre[last], ladder.spread[last]), ladder.step_size[last])
 
     def replicates(self, key: Array, potential: GibbsPotential, particles: int, replicates: int) -> Tempered:
         """Draw independent samples by the ladder of one pilot. The first axis is over the samples."""

@@ -10,8 +10,6 @@ from mfpda.errors import InputError
 from mfpda.problem import GibbsPotential, Model
 from mfpda.starts.base import Moved, Start
 
-POOL = 16  # draws of the prior per particle: they need no gradient
-
 
 class Reweight(Start):
     """Resample the particles systematically, in proportion to exp(-(V_new - V_old)). The kernel moves copies apart.
@@ -52,7 +50,7 @@ class Reweight(Start):
                 drawn = sampling.draw_prior(key, particles, new.problem)
                 return drawn, log_weights(drawn)
 
-            drawn, weights = jax.lax.map(draw, jax.random.split(draw_key, POOL))
+            drawn, weights = jax.lax.map(draw, jax.random.split(draw_key, sampling.POOL))
             chosen, left = choose(choose_key, weights.ravel())
             return drawn.reshape(-1, drawn.shape[-1])[chosen], jnp.arange(particles), left
 

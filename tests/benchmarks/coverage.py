@@ -3,10 +3,11 @@
     python -m tests.benchmarks.coverage --cells 3:8 --certificates 100 --out coverage.json
     python -m tests.benchmarks.coverage --join coverage.json more.json
 
-24 cells of 100 certificates. Each number of parameters meets each stage of the dual once, and each number of particles
-and each problem twice. Each stage meets every problem and every number of particles. The stages:
+20 cells of 100 certificates. Each number of parameters meets each stage of the dual once. Each stage meets every
+problem and every number of particles. tanh_logistic, which needs most replicates, meets 200 parameters only far off and
+at the optimum: that saves two thirds of the time. The stages:
 
-- "50 %" to "0.1 %": the dual g* + s (g' - g*) whose exact gap is this share of what could be won. g' is l'(z) at the
+- "50 %" to "1 %": the dual g* + s (g' - g*) whose exact gap is this share of what could be won. g' is l'(z) at the
   prior's predictions z, where q_g' overshoots, or 0, where q_g' is the prior. Every certificate judges the same dual.
 - "optimum": g*.
 - "noisy": one step of Newton's method from g* with 300 exact draws of q*. Every certificate judges another dual.
@@ -40,7 +41,7 @@ from tests.benchmarks.problems import (
 
 LEVEL = 0.99
 PARAMETERS, PARTICLES = (2, 10, 50, 200), (200, 1000, 4000)
-STAGES = {"50 %": 0.5, "5 %": 0.05, "1 %": 0.01, "0.1 %": 0.001, "optimum": 0.0, "noisy": None}
+STAGES = {"50 %": 0.5, "5 %": 0.05, "1 %": 0.01, "optimum": 0.0, "noisy": None}
 DRAWS = 300  # for a noisy dual
 OWN_PARTICLES = 1000  # prior draws in place of a run's particles, which the bound does not use
 MOST_FAILURES, MOST_FAILURES_OF_CELL = 30 / 2000, 5 / 100
@@ -62,7 +63,7 @@ class Cell(NamedTuple):
 
 
 CELLS = [
-    Cell(4 * b + a, REFERENCES[(b - a) % 3], p, PARTICLES[(a + b) % 3], stage, (a + b) % 2 == 0)
+    Cell(4 * b + a, REFERENCES[(2 * a + b + 1) % 3], p, PARTICLES[(a + b) % 3], stage, (a + b) % 2 == 0)
     for b, stage in enumerate(STAGES)
     for a, p in enumerate(PARAMETERS)
 ]

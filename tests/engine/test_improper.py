@@ -107,5 +107,6 @@ def test_a_hierarchy_without_a_centre_runs_with_ula():
 
 
 def test_other_runs_that_diverge_keep_their_advice():
+    settings = SHORT | {"rule": "dual_averaging", "kernel": mfpda.kernels.ULA(1e3)}
     with pytest.raises(RunError, match="smaller step_size"):
-        mfpda.fit(jax.random.key(0), model_of("linear", 0.5), (X, Y), kernel=mfpda.kernels.ULA(1e3), **SHORT)
+        mfpda.fit(jax.random.key(0), model_of("linear", 0.5), (X, Y), **settings)

@@ -137,16 +137,6 @@ def check_stats_are_scalars_by_name(rule):
             assert all(isinstance(value, jax.Array) and value.shape == () for value in recorded.values())
 
 
-def check_answers_to_the_run_are_yes_or_no(rule):
-    """Whether to draw fresh particles is one truth value. Nothing is drawn before step 1."""
-    assert not rule.wants_fresh(rule.init(N, ()))
-    for (_, _, _, states, _), _, _ in every_way(rule):
-        for state in states:
-            answer = rule.wants_fresh(state)
-            assert jnp.shape(answer) == ()
-            assert jnp.issubdtype(jnp.result_type(answer), jnp.bool_)
-
-
 def check_predictions_of_a_rule_belong_to_its_dual(rule):
     """l'(u) = g where a rule knows better predictions u than its particles make. Before step 1 it knows none."""
     assert rule.predictions(rule.init(N, ())) is None
