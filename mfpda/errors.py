@@ -87,7 +87,7 @@ class CertificateStatus(Advised):
     DEGENERATE = (
         "too few effective samples",
         "Tempering from the prior lost its particles or could not move them, also with eight times the moves. Raise "
-        'particles= (the default is at least 1000), or give the moves a smaller step (or "auto").',
+        'particles= (the default is 1000), or give the moves a smaller step (or "auto").',
     )
     NOT_FINITE = (
         "outputs or losses are not finite",

@@ -15,7 +15,7 @@ from mfpda.problem import Problem
 from mfpda.progress import RunState, current_potential
 from mfpda.rules import Rule
 from mfpda.sampling import tuning
-from mfpda.starts import Start, move
+from mfpda.starts import Start, chosen, move
 
 
 class StepStats(NamedTuple):
@@ -44,6 +44,8 @@ def outer_step(
 ) -> tuple[RunState, StepStats]:
     """Outer step t of particle dual averaging (Algorithms 1 and 3), for any plugs. ``key`` is the run's.
 
+    If the start cannot sample the new density and the rule can take its step back, the old potential stays.
+
     Devices exchange data for the predictions that the rule needs, for tuning and for the start. The inner loop needs
     no exchange, because the kernel's numbers are fixed there.
     """
@@ -53,10 +55,15 @@ def outer_step(
     outputs = problem.outputs(state.ensemble.theta)
     rule_state, coefficients = rule.update(rule_key, state.rule, t, outputs, batch, problem)
 
-    state = state._replace(rule=rule_state, coefficients=coefficients, batch=batch)
+    before, state = state, state._replace(rule=rule_state, coefficients=coefficients, batch=batch)
     new = current_potential(problem, rule, state)
     kernel, retune = tuning.tuned(tune_key, kernel, new, state.ensemble.theta, state.factor)
-    ensemble, moved = move(start_key, start, state.ensemble, old, new, kernel)
+    ensemble, moved = move(start_key, start, state.ensemble, old, new, kernel, rule.takes_back)
+    if rule.takes_back and moved.sound is not None:
+        rule_state = chosen(moved.sound, rule_state, rule.taken_back(before.rule, rule_state))
+        coefficients = chosen(moved.sound, coefficients, before.coefficients)
+        state = state._replace(rule=rule_state, coefficients=coefficients)
+        new = current_potential(problem, rule, state)
     keys = sampling.particle_keys(inner_key, len(ensemble.theta))
     inner_loop = on_each(mesh, lambda *arguments: sampling.run_with(*arguments)[:2])
     ensemble, sample_stats = inner_loop(keys, ensemble, inner_key, new, kernel, inner_steps)

@@ -15,7 +15,7 @@ from mfpda.distributed import Agreement, gathered, replicated, several_processes
 from mfpda.engine.outer_step import Snapshot, StepStats, outer_step, snapshot
 from mfpda.engine.plan import Plan, setup_keys
 from mfpda.errors import CertificateStatus, Status
-from mfpda.judging import Certificate, Target, certify, default_particles
+from mfpda.judging import Certificate, Target, certify
 from mfpda.persistence import HistoryStore, RunWriter, provenance
 from mfpda.problem import Problem, predictions, runs_away
 from mfpda.progress import (
@@ -28,6 +28,7 @@ from mfpda.progress import (
     initial_state,
     recorded_steps,
 )
+from mfpda.sampling import FEWEST_TEMPERED
 
 PRIOR = 2  # folded into the key of the first particles; its other keys are split from it
 CERTIFY = 4  # folded into the key of an outer step; its other keys are split from it
@@ -321,14 +322,12 @@ def _resumed(plan: Plan, earlier: Progress) -> Progress:
 
 
 def _certificate(key: Array, progress: Progress, level: float, target: Target) -> Certificate:
-    particles = default_particles(progress.thetas)
     return certify(
         key,
-        progress.certified_problem.in_blocks(progress.blocks_for(particles)),
+        progress.certified_problem.in_blocks(progress.blocks_for(FEWEST_TEMPERED)),
         progress.dual,
         progress.thetas,
         tempering=progress.start.tempering,
-        particles=particles,
         level=level,
         stiffness=progress.stiffness,
         target=target,

@@ -9,7 +9,7 @@ import numpy as np
 from mfpda.core import html_table
 from mfpda.errors import CertificateStatus
 
-BUDGET = 160  # replicates of one certificate, pilots included; more if they have fewer than 1000 particles
+BUDGET = 160  # replicates of one certificate, pilots included; more if they are smaller than the run, or than 1000
 
 
 @dataclass(frozen=True, repr=False, eq=False)

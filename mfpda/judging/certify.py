@@ -78,7 +78,7 @@ def certify(
     *,
     tempering: Tempering = Tempering(),
     replicates: int = 8,
-    particles: int | None = None,
+    particles: int = FEWEST_TEMPERED,
     level: float = 0.99,
     bound: float | None = None,
     stiffness: float = np.nan,
@@ -89,7 +89,6 @@ def certify(
     ``stiffness`` is that of the run, which the certificate repeats. Without a run it is that of q_g. The certificate is
     finished when the bound is decided or the budget is spent.
     """
-    particles = default_particles(thetas) if particles is None else particles
     largest = _check(replicates, particles, level, bound)
     own = moments(problem, thetas)[0]
     judge = _Judge(problem, *_project(problem, dual), own, len(thetas), bound, largest, stiffness, target, level)
@@ -100,7 +99,7 @@ def certify(
     if np.any(runs_away(potential, thetas)):
         return improper
     prior_key, sample_key = jax.random.split(key)
-    budget = BUDGET * max(1, FEWEST_TEMPERED // particles)
+    budget = BUDGET * max(1, max(FEWEST_TEMPERED, len(thetas)) // particles)
     effort, look, spent, gradients, sample = 0, 0, 0, 0.0, None
     while True:
         look += 1
@@ -210,11 +209,6 @@ class _Judge(NamedTuple):
             return False
         gaps = [_fenchel_young(self.problem, self.g, jnp.stack([z, z]))[0][0] for z in sample.z]
         return float(min(gaps)) > FAR * judged.asked
-
-
-def default_particles(thetas: Array) -> int:
-    """Return the default size of a replicate: the particles of the run, and at least 1000."""
-    return max(len(thetas), FEWEST_TEMPERED)
 
 
 def _check(replicates: int, particles: int, level: float, bound: float | None) -> float:

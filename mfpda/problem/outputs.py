@@ -12,6 +12,8 @@ from mfpda.problem.blocks import Blocks
 if TYPE_CHECKING:
     from mfpda.problem.problem import Problem
 
+FAMILIES = 40.0  # with fewer families of particles, their variance is hardly known; a quarter of few particles
+
 
 class Outputs(NamedTuple):
     """A view of H. It evaluates only what is needed, and never all of H if the problem has blocks."""
@@ -80,6 +82,30 @@ class Deviations(NamedTuple):
             return root * jnp.tensordot(centred, over_outputs(w, v) * v, axes=z.ndim)
 
         return self.blocks.summed(of_block, problem.weights, at, problem.y, self.z, self.anchors)
+
+    def independent(self, problem: "Problem", ancestors: Array) -> Array:
+        """Estimate how many independent draws would predict as precisely as these M particles, at most M.
+
+        Particles with a common ancestor err together, unless they have moved since. With e over ancestors, the variance
+        of the mean is estimated by (1/M^2) sum_e |sum_{r of e} (H_r - z)|^2 (Chan and Lai 2013, Lee and Whiteley 2018),
+        where independent draws have (1/M^2) sum_r |H_r - z|^2. Few families show too little of it: with the effective
+        number F of families, M^2 / sum_e M_e^2, the estimate is at most M F / 40.
+        """
+        count = len(self.mass)
+        family = jnp.unique(ancestors, size=count, return_inverse=True)[1]
+
+        def of_block(w, z, x):
+            centred = self.centred(z, x)
+            together = jax.ops.segment_sum(centred, family, count)
+            return tuple(
+                jnp.sum(over_outputs(w, z) * jnp.sum(jnp.square(part), axis=0)) for part in (centred, together)
+            )
+
+        alone, together = self.blocks.summed(of_block, problem.weights, self.z, self.anchors)
+        sizes = jax.ops.segment_sum(jnp.ones_like(self.mass), family, count)
+        families = jnp.square(count) / jnp.sum(jnp.square(sizes))
+        estimate = jnp.where(together > alone, alone / jnp.where(together > 0, together, 1), 1)
+        return count * jnp.minimum(estimate, families / min(FAMILIES, count / 4))
 
     def noise(self, problem: "Problem") -> Array:
         """Return the particles' variance of l''(z) (h - z): M times the Monte Carlo variance of l'(z)."""

@@ -17,7 +17,7 @@ from jax.typing import ArrayLike
 from mfpda import sampling
 from mfpda.core import as_key, html_table, positive_count
 from mfpda.errors import InputError, Status, listed
-from mfpda.judging import Certificate, certify, default_particles
+from mfpda.judging import Certificate, certify
 from mfpda.kernels import KERNELS, Kernel
 from mfpda.persistence import HistoryStore, attributes_of, files, saved_fit
 from mfpda.problem import GibbsPotential, Model, Problem, as_array, predictions
@@ -207,7 +207,7 @@ class Fit:
         dual: ArrayLike | None = None,
         temper: Tempering | str | None = None,
         replicates: int = 8,
-        particles: int | None = None,
+        particles: int = FEWEST_TEMPERED,
         level: float = 0.99,
         bound: float | None = None,
     ) -> Certificate:
@@ -218,8 +218,8 @@ class Fit:
             dual: another g to certify, of the shape of ``fit.dual``. By default the fit's own.
             temper: how to sample q_g. By default the run's ``Temper``, or ``Temper()``.
             replicates: the number of independent samples, at least 4. The error is measured between them.
-            particles: the size of each replicate, at least 200. By default the run's M, and at least 1000. More
-                particles sharpen the bound. More small replicates do not reduce their bias.
+            particles: the size of each replicate, at least 200. Larger replicates have a smaller bias. If the bound
+                needs less noise, the certificate draws more replicates by itself.
             level: the level of the one-sided upper bound.
             bound: a bound on |h(theta, x)|, if you know one. With it, the distance to the optimal prediction is bounded
                 at every input.
@@ -233,7 +233,6 @@ class Fit:
             raise InputError("a fit of at least one outer step", "none", "Run it, or give certify a dual=.")
         g = self.dual if dual is None else _check_dual(dual, self.dual.shape)
         tempering = self.start.tempering if temper is None else as_tempering(temper)
-        particles = default_particles(self.thetas) if particles is None else particles
         problem = self.problem.in_blocks(self.progress.blocks_for(positive_count(particles, "particles")))
         return certify(
             key, problem, g, self.thetas, tempering=tempering, replicates=replicates, particles=particles, level=level,

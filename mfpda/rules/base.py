@@ -79,6 +79,8 @@ class Rule(Plug):
     needs_curvature: ClassVar[bool] = False
     # Whether a fit moves its particles a little, so that they predict as the fitted density does.
     calibrates: ClassVar[bool] = False
+    # Whether the rule takes a step back if the start cannot sample the new density: see ``taken_back``.
+    takes_back: ClassVar[bool] = False
     # Whether exact steps overshoot until t exceeds the stiffness. Verdicts and summaries then mention it.
     overshoots: ClassVar[bool] = False
 
@@ -107,6 +109,10 @@ class Rule(Plug):
 
     def grow(self, state: RuleState, anchors: int) -> RuleState:
         """Return the state with room for more anchors. Only rules that accept streams need it."""
+        raise NotImplementedError
+
+    def taken_back(self, before: RuleState, after: RuleState) -> RuleState:
+        """Return the state that replaces both if the step cannot be sampled. The potential stays that of ``before``."""
         raise NotImplementedError
 
     def stats(self, state: RuleState) -> dict[str, Array]:

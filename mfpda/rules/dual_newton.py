@@ -28,6 +28,7 @@ class NewtonState(NamedTuple):
     variance: Array  # of the energies along d at the base: the fall of the level that a whole step should bring
     settled: Array  # k, the number of averaged steps
     alpha: Array
+    longest: Array  # the next alpha is at most this
     effective_sample_size: Array  # after the step
     residual: Array
 
@@ -49,7 +50,9 @@ class DualNewton(Rule):
     is concave, so D has not fallen. If the fall is clearly more than 1.5 times that, the rule goes back and takes half
     of the step. Near the length at which the mode fills, particles see it, and the next step allows for it. All this
     needs particles that sample the new density. So the default start tempers fresh particles from the prior at every
-    step: particles that are only reweighted and moved a little agree with the dual that was made from them.
+    step: particles that are only reweighted and moved a little agree with the dual that was made from them. If their
+    sample is not sound, the step is taken back, and the next is at most half as long: a run never ends at a density
+    that its particles cannot sample.
 
     Averaging: once a whole step finds a residual l'(z) - g that is noise or no longer falls, the predictions u of all
     further steps are averaged, step k with weight k, and g = l'(average). A step that the trust region shortens ends
@@ -63,6 +66,7 @@ class DualNewton(Rule):
     requires = "full batch"  # a batch does not show the covariance between itself and the rest
     needs_curvature = True
     calibrates = True
+    takes_back = True
     defaults = Defaults("hmc", "temper", 1)
 
     def __post_init__(self):
@@ -70,7 +74,8 @@ class DualNewton(Rule):
 
     def init(self, anchors: int, outputs: tuple[int, ...]) -> NewtonState:
         none, u = jnp.zeros(()), jnp.zeros((anchors, *outputs))
-        return NewtonState(u, u, u, u, none, none, none, none, none, jnp.full_like(none, jnp.inf))
+        whole, unknown = jnp.ones_like(none), jnp.full_like(none, jnp.inf)
+        return NewtonState(u, u, u, u, none, none, none, none, whole, none, unknown)
 
     def update(
         self, key: Array, state: NewtonState, t: Array, outputs: Outputs, batch: Array | None, problem: Problem
@@ -94,7 +99,7 @@ class DualNewton(Rule):
         u = predicted(deviations, g, problem)
         direction = problem.derivative(u) - g
         rise = deviations.energies(scaled * direction)
-        alpha = largest_step(rise, jnp.ones((), z.dtype), self.share, deviations.mass)
+        alpha = largest_step(rise, state.longest.astype(z.dtype), self.share, deviations.mass)
 
         mean = lambda each: problem.weighted(jnp.mean(each.reshape(len(each), -1), axis=1))  # noqa: E731
         residual = jnp.sqrt(mean(jnp.square(problem.derivative(z) - g)))
@@ -113,9 +118,14 @@ class DualNewton(Rule):
             variance=deviations.mass @ jnp.square(rise),
             settled=settled,
             alpha=alpha,
+            longest=jnp.minimum(1, 2 * alpha).astype(state.longest.dtype),
             effective_sample_size=len(deviations.mass) * ess_fraction(-alpha * rise, deviations.mass),
             residual=residual,
         )
+
+    def taken_back(self, before: NewtonState, after: NewtonState) -> NewtonState:
+        """Allow half of the step. Steps that are averaged are short, so what failed there was luck."""
+        return before._replace(longest=jnp.where(before.settled > 0, 1, after.alpha / 2).astype(before.longest.dtype))
 
     def dual(self, state: NewtonState) -> Dual:
         return Dual(state.g, jnp.ones(len(state.g)))

@@ -71,9 +71,13 @@ class Ladder(NamedTuple):
 
 
 class Tempered(NamedTuple):
-    """Particles of exp(-V), how they were made, and the ladder that they went down."""
+    """Particles of exp(-V), how they were made, and the ladder that they went down.
+
+    ``ancestors`` are the draws of the prior that the particles descend from.
+    """
 
     thetas: Array
+    ancestors: Array
     stats: TemperingStats
     ladder: Ladder
 
@@ -130,6 +134,7 @@ class _Rung(NamedTuple):
     number: Array
     beta: Array
     thetas: Array
+    ancestors: Array
     centre: Array
     spread: Array
     step_size: Array
@@ -151,7 +156,7 @@ def _temper(key: Array, potential: GibbsPotential, how: Tempering, particles: in
         descent.first_rung(choose_key, drawn),
     )
     stats = rung.stats._replace(acceptance=rung.stats.acceptance / rung.stats.temperatures)
-    return Tempered(rung.thetas, stats, rung.ladder)
+    return Tempered(rung.thetas, rung.ancestors, stats, rung.ladder)
 
 
 class _Descent(NamedTuple):
@@ -178,25 +183,27 @@ class _Descent(NamedTuple):
         """Choose M of 16 M draws of the prior, with four times as many effective draws as on later rungs."""
         rise = jax.lax.map(self.energies, drawn.reshape(POOL, self.particles, -1)).ravel()
         zero, start = jnp.zeros((), float), jnp.zeros((), int)
-        beta, thetas, centre, spread, left, log_ratio = self.weighted(
+        beta, chosen, centre, spread, left, log_ratio = self.weighted(
             key, start, zero, drawn, rise, 4 * self.how.share / POOL
         )
         step_size = jnp.where(self.pilots, step_size_of(self.kernel), self.ladder.step_size[0])
         stats = TemperingStats(start, left, log_ratio, zero, zero, zero)
         ladder = Ladder.open(drawn.shape[-1])
-        return _Rung(start, beta, thetas, centre, spread, step_size, stats, ladder, jnp.zeros((), bool))
+        none = jnp.zeros((), bool)
+        return _Rung(start, beta, drawn[chosen], chosen, centre, spread, step_size, stats, ladder, none)
 
     def next_rung(self, key: Array, rung: _Rung) -> _Rung:
         """Move the particles at beta, then weight and resample them for the next beta."""
         move_key, choose_key = jax.random.split(key)
         moved = self.move(move_key, rung)
         number, step_size = rung.number + 1, step_size_of(moved.kernel)
-        chosen = rung.beta, moved.moves, step_size, rung.centre, rung.spread
-        path = (old.at[rung.number].set(new) for old, new in zip(rung.ladder[1:], chosen, strict=True))
+        used = rung.beta, moved.moves, step_size, rung.centre, rung.spread
+        path = (old.at[rung.number].set(new) for old, new in zip(rung.ladder[1:], used, strict=True))
         thetas = moved.ensemble.theta
-        beta, thetas, centre, spread, left, log_ratio = self.weighted(
+        beta, chosen, centre, spread, left, log_ratio = self.weighted(
             choose_key, number, rung.beta, thetas, self.energies(thetas), self.how.share
         )
+        thetas, ancestors = thetas[chosen], rung.ancestors[chosen]
         stats = TemperingStats(
             temperatures=number,
             effective_sample_size=jnp.minimum(rung.stats.effective_sample_size, left),
@@ -207,19 +214,19 @@ class _Descent(NamedTuple):
         )
         step_size = jnp.where(self.pilots, step_size, self.ladder.step_size[number])
         done = rung.beta >= 1  # then all weights were equal, and nothing was resampled
-        return _Rung(number, beta, thetas, centre, spread, step_size, stats, Ladder(number, *path), done)
+        return _Rung(number, beta, thetas, ancestors, centre, spread, step_size, stats, Ladder(number, *path), done)
 
     def weighted(
         self, key: Array, number: Array, last: Array, thetas: Array, rise: Array, share: Array | float
     ) -> tuple[Array, ...]:
-        """Choose M of the particles for the next beta. Return it, them, their moments and what the weights tell."""
+        """Choose M of the particles for the next beta. Return it, their indices, moments and what the weights tell."""
         lost, count = jnp.all(jnp.isinf(rise)), len(rise)
         may_stop = (number < MOST_TEMPERATURES - 1) & ~lost
         ahead = jnp.where(may_stop, jnp.minimum(largest_step(rise, 1 - last, share), LONGEST_RUNG), 1 - last)
         largest = jnp.where(ahead >= 1 - last, 1, last + ahead)
         beta = jnp.where(self.pilots | (last >= 1), largest, self.ladder.beta[number])
         log_weights = jnp.where(jnp.isinf(rise), jnp.where(lost, 0, -jnp.inf), -(beta - last) * rise)
-        chosen = thetas[systematic(key, log_weights, self.particles)]
+        chosen = systematic(key, log_weights, self.particles)
         left = jnp.where(lost, 0, jnp.minimum(count * ess_fraction(log_weights), self.particles))
         found, planned = tuning.moments(thetas, log_weights), (self.ladder.centre[number], self.ladder.spread[number])
         centre, spread = (jnp.where(self.pilots, *each) for each in zip(found, planned, strict=True))

@@ -13,6 +13,7 @@ from mfpda.core import schedules
 from mfpda.engine import outer_step
 from mfpda.kernels import KernelInfo
 from mfpda.progress import current_potential
+from mfpda.starts import Moved
 from tests.helpers import draw
 
 
@@ -92,3 +93,42 @@ def test_acceptance_is_a_mean_over_steps(small):
     fit = mfpda.fit(jax.random.key(0), small.model, small.data, kernel=Rising(), **arguments)
     np.testing.assert_allclose([row.stats["acceptance_rate"] for row in fit.rows], 0.2, rtol=1e-6)
     np.testing.assert_allclose([row.stats["gradients"] for row in fit.rows], 10, rtol=1e-6)
+
+
+class Fails(mfpda.Start):
+    """Says that it could not sample the new density. It moves the particles on its lucky steps only."""
+
+    sound: float = 0.0
+
+    def __call__(self, key, thetas, old, new):
+        sound = jnp.asarray(self.sound) > 0
+        return Moved(jnp.where(sound, thetas + 1, thetas), sound=sound)
+
+
+def test_a_step_that_cannot_be_sampled_leaves_dual_potential_and_particles(small):
+    """Newton's rule goes back: nothing changes but the longest step that it may take next."""
+    arguments = {"rule": "dual_newton", "particles": 50, "inner_steps": 1, "progress": False}
+    kernel = mfpda.MALA(step_size=1e-6)  # particles stay where a start puts them
+    begun = mfpda.fit(
+        jax.random.key(0), small.model, small.data, start="warm", kernel=kernel, outer_steps=3, **arguments
+    )
+    step = lambda start: outer_step.outer_step(  # noqa: E731
+        jax.random.key(1), np.int32(4), begun.state, begun.problem, None, begun.kernel, begun.rule, start, np.int32(1)
+    )[0]
+    refused, taken = step(Fails(0.0)), step(Fails(1.0))
+    for kept in ("g", "u", "base", "direction", "alpha", "settled"):
+        np.testing.assert_array_equal(getattr(refused.rule, kept), getattr(begun.state.rule, kept))
+    np.testing.assert_array_equal(refused.coefficients.c, begun.state.coefficients.c)
+    np.testing.assert_allclose(refused.ensemble.theta, begun.state.ensemble.theta, atol=0.02)
+    potential = current_potential(begun.problem, begun.rule, begun.state)
+    np.testing.assert_allclose(refused.ensemble.energy, jax.vmap(potential)(refused.ensemble.theta), rtol=1e-5)
+    assert np.abs(taken.rule.g - begun.state.rule.g).max() > 0
+    assert np.abs(taken.ensemble.theta - begun.state.ensemble.theta).min() > 0.9
+
+
+def test_other_rules_ignore_that_a_start_failed(small):
+    arguments = {"rule": "dual_averaging", "particles": 50, "outer_steps": 3, "progress": False}
+    failed, warm = (
+        mfpda.fit(jax.random.key(0), small.model, small.data, start=start, **arguments) for start in (Fails(), "warm")
+    )
+    np.testing.assert_array_equal(failed.dual, warm.dual)

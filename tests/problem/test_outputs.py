@@ -3,12 +3,14 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import numpyro.distributions as dist
 import pytest
 
 import mfpda
 from mfpda.exact import Quadrature
 from mfpda.problem.blocks import Blocks
+from mfpda.problem.outputs import FAMILIES
 from mfpda.problem.problem import Problem, predictions
 from tests.helpers import reference
 
@@ -111,3 +113,37 @@ def test_products_with_the_deviations_are_those_of_dense_matrices(small, classes
         weighted = dataclasses.replace(problem, weights=jnp.asarray(weights))
         found = deviations.curved(weighted, jnp.asarray(z + d), jnp.asarray(b))
         np.testing.assert_allclose(found, flat @ curved.ravel() / 30**0.5, **close)
+
+
+def worth(families, copies, spread, seed=0, blocks=None):
+    """Independent draws that 1000 particles of 10 parameters are worth: families of copies, moved by ``spread``."""
+    rng = np.random.default_rng(seed)
+    theta = np.repeat(rng.normal(size=(families, 10)), copies, axis=0)
+    theta = np.sqrt(1 - spread**2) * theta + spread * rng.normal(size=theta.shape)
+    order = rng.permutation(len(theta))
+    problem = Problem.of(LINEAR, jnp.asarray(rng.normal(size=(30, 10)), float), blocks=Blocks(blocks))
+    ancestors = 7 * np.repeat(np.arange(families), copies)[order]
+    found = problem.outputs(jnp.asarray(theta[order], float)).deviations().independent(problem, jnp.asarray(ancestors))
+    return float(found)
+
+
+LINEAR = mfpda.Model(
+    lambda x: x @ numpyro.sample("w", dist.Normal(0, 1).expand([10]).to_event(1)), mfpda.losses.Squared(), 1.0
+)
+
+
+@pytest.mark.parametrize("blocks", [None, 7])
+def test_copies_are_worth_their_ancestors_and_moves_make_them_independent(blocks):
+    """h = w . x. The variance of a mean of M copies of F draws is that of F draws; a full move forgets the ancestor.
+
+    The estimate averages over 10 directions: over 20 seeds its error was at most a fifth.
+    """
+    assert worth(1000, 1, 0.0, blocks=blocks) == pytest.approx(1000)
+    assert worth(100, 10, 0.0, blocks=blocks) == pytest.approx(100, rel=0.2)
+    assert worth(100, 10, 1.0, blocks=blocks) == pytest.approx(1000, rel=0.2)
+    half = 1000 / (1 + 9 * 0.5)  # copies correlate by 1 - spread^2 = 1/2
+    assert worth(100, 10, np.sqrt(0.5), blocks=blocks) == pytest.approx(half, rel=0.2)
+
+
+def test_few_families_are_worth_little_even_if_they_seem_to_agree():
+    assert worth(1, 1000, 0.3) == pytest.approx(1000 / FAMILIES)

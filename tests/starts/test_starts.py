@@ -1,6 +1,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import numpyro.distributions as dist
 import pytest
 import scipy.stats
@@ -150,3 +151,26 @@ def test_the_first_particles_are_chosen_out_of_many_draws_of_the_prior(small):
     assert squared < 1.6 * np.mean(weighting / 1600 + drawing / 100)
     assert squared < 0.6 * np.mean(weighting / 100)
     assert left.mean() == pytest.approx(100 / (before.probability @ ratio**2), rel=0.1)
+
+
+def bump(width, dimensions):
+    """A density with nearly all of its mass in one bump, two standard deviations out in two of the parameters."""
+
+    def neuron(x):
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([dimensions]).to_event(1))
+        return x[0] * jnp.exp(-jnp.sum(jnp.square(w[:2] - 2)) / (2 * width**2))
+
+    problem = Problem.of(mfpda.Model(neuron, mfpda.losses.Squared(), 1.0), jnp.ones((1, 1)))
+    return problem.prior_potential(), problem.potential(jnp.asarray([-30.0]))
+
+
+@pytest.mark.parametrize("dimensions", [2, 10, 50])
+@pytest.mark.parametrize(("width", "sound"), [(1.0, True), (0.1, False)])
+def test_a_tempered_sample_that_descends_from_a_few_lucky_draws_is_refused(dimensions, width, sound):
+    """With this key one of 16,000 prior draws falls into the narrow bump. The old particles then stay."""
+    old, new = bump(width, dimensions)
+    thetas = jnp.zeros((1000, dimensions))
+    moved = mfpda.Temper()(jax.random.key(1), thetas, old, new)
+    assert bool(moved.sound) is sound
+    assert bool(jnp.all(moved.thetas == thetas)) is not sound
+    assert moved.stats["temper_effective_sample_size"] >= 100  # the weights between temperatures do not show it
