@@ -55,6 +55,7 @@ def outer_step(
     outputs = problem.outputs(state.ensemble.theta)
     rule_state, coefficients = rule.update(rule_key, state.rule, t, outputs, batch, problem)
 
+    proposed = jnp.all(jnp.isfinite(coefficients.c))
     before, state = state, state._replace(rule=rule_state, coefficients=coefficients, batch=batch)
     new = current_potential(problem, rule, state)
     kernel, retune = tuning.tuned(tune_key, kernel, new, state.ensemble.theta, state.factor)
@@ -72,7 +73,7 @@ def outer_step(
     if retune:
         followed = tuning.towards_target(kernel, sample_stats.acceptance, ensemble.theta, tuning.GAIN_OF_A_LOOP)
         factor = factor * tuning.recorded_step_size(followed) / step_size
-    finite = jnp.all(jnp.isfinite(ensemble.theta)) & jnp.all(jnp.isfinite(coefficients.c))
+    finite = jnp.all(jnp.isfinite(ensemble.theta)) & proposed
     if not kernel.adjusted:  # nothing corrects a step that would have left the finite numbers
         finite &= ~jnp.any(sample_stats.diverging)
     stats = StepStats(

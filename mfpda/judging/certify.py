@@ -19,8 +19,8 @@ have a bias of O(1/(R M)) only. A certificate cannot see a mode that all replica
 
 A certificate spends what it needs. If the replicates disagree, a new pilot takes more moves and more temperatures. If
 the bound is not decided, the number of replicates doubles. Both end when a budget of replicates is spent, or if a run
-asks only whether the gap is small and all replicates find that it is not. Each look at the bound takes its part of the
-error: look j has the level 1 - (1 - level) / 2^j.
+asks only whether the gap is small and it is clearly not. Each look at the bound takes its part of the error: look j has
+the level 1 - (1 - level) / 2^j.
 """
 
 from dataclasses import replace
@@ -46,7 +46,6 @@ FEWEST_PARTICLES = 200  # of a replicate
 MOST_EFFORT = 3  # pilots that take twice the moves and half the step in temperature of the pilot before
 DECIDED = 0.2  # the bound is decided if noise is at most this share of it
 NOTHING_TO_WIN = 0.005  # times T: then KL(q_g || q*) is at most this
-FAR = 2.0  # times the target: replicates that all find a larger gap need not agree on it
 HEAVIEST = 0.1  # the largest share of one particle in a variance; above it, the mean is far from normal
 
 
@@ -121,7 +120,7 @@ def certify(
             return improper
         judged = judge(prior_key, sample, look, gradients)
         if judged.status in (CertificateStatus.DEGENERATE, CertificateStatus.DISAGREEMENT):
-            if effort == MOST_EFFORT or spent + 1 + replicates > budget or judge.hopeless(sample, judged):
+            if effort == MOST_EFFORT or spent + 1 + replicates > budget or judged.decided:
                 return judged
             effort, sample = effort + 1, None
         elif judged.decided or judged.status is not CertificateStatus.CERTIFIED or spent + len(sample.z) > budget:
@@ -164,6 +163,8 @@ class _Judge(NamedTuple):
         winnable_lower = winnable - quantile * float(np.hypot(prior_stderr, dual_stderr))
         asked = self.target.bound(winnable_lower, temperature)
         above = self.target.only_whether and found.corrected - quantile * found.stderr > asked
+        below = known == 1 and (upper <= asked or upper - found.corrected <= DECIDED * upper)
+        may_differ = known == 1 or status is CertificateStatus.DISAGREEMENT  # what is above need not be known precisely
         kl = -found.product / temperature - log_normaliser
         strength = problem.loss.strong_convexity(self.largest)
         noise = jnp.sum(shares * (sample.within / self.independent + sample.between / replicates))
@@ -173,7 +174,7 @@ class _Judge(NamedTuple):
             stderr=known * found.stderr,
             upper=upper,
             level=self.level,
-            decided=bool(known == 1 and (upper <= asked or above or upper - found.corrected <= DECIDED * upper)),
+            decided=bool(below or (above and may_differ)),
             asked=asked,
             winnable=known * winnable,
             winnable_lower=known * winnable_lower,
@@ -203,13 +204,6 @@ class _Judge(NamedTuple):
             gradients=gradients,
         )
 
-    def hopeless(self, sample: Replicates, judged: Certificate) -> bool:
-        """Whether replicates that disagree do agree that the gap is far above the target, and no more is asked."""
-        if not self.target.only_whether:
-            return False
-        gaps = [_fenchel_young(self.problem, self.g, jnp.stack([z, z]))[0][0] for z in sample.z]
-        return float(min(gaps)) > FAR * judged.asked
-
 
 def _check(replicates: int, particles: int, level: float, bound: float | None) -> float:
     """Refuse arguments that cannot give a certificate. Return the bound on |h|, infinite if none is known."""
@@ -235,7 +229,7 @@ def _check_bound(sample: Replicates, largest: float) -> None:
 
 def _project(problem: Problem, g: Array) -> tuple[Array, bool]:
     """Move a dual that left the conjugate's domain by rounding back into it. Return it and whether it is feasible."""
-    conjugates = problem.per_example(problem.loss.conjugate, g)
+    conjugates = _conjugates(problem, g)
     feasible = bool(jnp.all(jnp.isfinite(conjugates) | (problem.weights == 0)))
     return (problem.per_example(problem.loss.projected, g) if feasible else g), feasible
 
@@ -328,8 +322,9 @@ def _fenchel_young(problem: Problem, g: Array, z: Array) -> tuple[Array, ...]:
     z has shape (rows, anchors, outputs). The terms nearly cancel, and the jackknife multiplies their rounding errors by
     the number of replicates. So they are computed in double precision.
     """
+    rough = _conjugates(problem, g)
     with jax.enable_x64(True):
-        return _fenchel_young_of(*jax.tree.map(_doubled, (replace(problem, x=problem.x[:0]), g, z)))
+        return _fenchel_young_of(*jax.tree.map(_doubled, (replace(problem, x=problem.x[:0]), g, rough, z)))
 
 
 def _doubled(part: Array | float) -> np.ndarray:
@@ -338,8 +333,19 @@ def _doubled(part: Array | float) -> np.ndarray:
 
 
 @jax.jit
-def _fenchel_young_of(problem: Problem, g: Array, z: Array) -> tuple[Array, ...]:
+def _conjugates(problem: Problem, g: Array) -> Array:
+    return problem.per_example(problem.loss.conjugate, g)
+
+
+@jax.jit
+def _fenchel_young_of(problem: Problem, g: Array, rough: Array, z: Array) -> tuple[Array, ...]:
+    """(FY) in double precision. A dual of single precision may lie outside the domain by its rounding error.
+
+    It is moved back. If the loss cannot do that, the conjugate is ``rough``, that of single precision.
+    """
+    g = problem.per_example(problem.loss.projected, g)
     conjugate = problem.per_example(problem.loss.conjugate, g)
+    conjugate = jnp.where(jnp.isfinite(conjugate), conjugate, rough)
 
     def at(z):
         value, product = problem.per_example(problem.loss.value, z), jnp.sum((g * z).reshape(len(z), -1), axis=1)

@@ -12,7 +12,7 @@ from mfpda.problem.blocks import Blocks
 if TYPE_CHECKING:
     from mfpda.problem.problem import Problem
 
-FAMILIES = 40.0  # with fewer families of particles, their variance is hardly known; a quarter of few particles
+FAMILIES = 40.0  # with fewer families of particles, their variance is hardly known
 
 
 class Outputs(NamedTuple):
@@ -87,9 +87,9 @@ class Deviations(NamedTuple):
         """Estimate how many independent draws would predict as precisely as these M particles, at most M.
 
         Particles with a common ancestor err together, unless they have moved since. With e over ancestors, the variance
-        of the mean is estimated by (1/M^2) sum_e |sum_{r of e} (H_r - z)|^2 (Chan and Lai 2013, Lee and Whiteley 2018),
-        where independent draws have (1/M^2) sum_r |H_r - z|^2. Few families show too little of it: with the effective
-        number F of families, M^2 / sum_e M_e^2, the estimate is at most M F / 40.
+        of the mean is estimated by (1/M^2) sum_e |sum_{r of e} (H_r - z)|^2 (Chan and Lai 2013), where independent
+        draws have (1/M^2) sum_r |H_r - z|^2. The proof is for multinomial resampling. Few families show too little of
+        the variance: with their effective number F = M^2 / sum_e M_e^2, the estimate is at most M F / min(40, M / 4).
         """
         count = len(self.mass)
         family = jnp.unique(ancestors, size=count, return_inverse=True)[1]
@@ -103,7 +103,7 @@ class Deviations(NamedTuple):
 
         alone, together = self.blocks.summed(of_block, problem.weights, self.z, self.anchors)
         sizes = jax.ops.segment_sum(jnp.ones_like(self.mass), family, count)
-        families = jnp.square(count) / jnp.sum(jnp.square(sizes))
+        families = float(count) ** 2 / jnp.sum(jnp.square(sizes))
         estimate = jnp.where(together > alone, alone / jnp.where(together > 0, together, 1), 1)
         return count * jnp.minimum(estimate, families / min(FAMILIES, count / 4))
 

@@ -29,7 +29,7 @@ class NewtonState(NamedTuple):
     settled: Array  # k, the number of averaged steps
     alpha: Array
     longest: Array  # the next alpha is at most this
-    effective_sample_size: Array  # after the step
+    effective_sample_size: Array  # after the step, before it was halved
     residual: Array
 
 
@@ -42,7 +42,7 @@ class DualNewton(Rule):
         (I + (1/(n T)) C diag(l''(u))) du = z - u.
 
     Trust region: g <- g + alpha d with d = l'(u) - g, and the largest alpha in (0, 1] at which the importance weights
-    exp(-H d alpha / (n T)) leave an effective sample size of ``share`` M.
+    exp(-H d alpha / (n T)) leave an effective sample size of ``share`` M. It is at most twice the last alpha.
 
     Judgement: weights know nothing of a mode that no particle has found. A step that fills such a mode moves the
     predictions much further than C said. So the next update first looks at z' under the new density. If the fall of
@@ -125,7 +125,7 @@ class DualNewton(Rule):
 
     def taken_back(self, before: NewtonState, after: NewtonState) -> NewtonState:
         """Allow half of the step. Steps that are averaged are short, so what failed there was luck."""
-        return before._replace(longest=jnp.where(before.settled > 0, 1, after.alpha / 2).astype(before.longest.dtype))
+        return before._replace(longest=jnp.where(after.settled > 1, 1, after.alpha / 2).astype(before.longest.dtype))
 
     def dual(self, state: NewtonState) -> Dual:
         return Dual(state.g, jnp.ones(len(state.g)))
@@ -138,6 +138,11 @@ class DualNewton(Rule):
 
 
 def _halved(state: NewtonState) -> NewtonState:
-    """Go back to the base, and take half of the step."""
-    alpha = state.alpha / 2
-    return state._replace(g=state.base + alpha * state.direction, alpha=alpha, settled=jnp.zeros_like(alpha))
+    """Go back to the base, and take half of the step, or less if no more can be sampled."""
+    alpha = jnp.minimum(state.alpha / 2, state.longest)
+    return state._replace(
+        g=state.base + alpha * state.direction,
+        alpha=alpha,
+        longest=jnp.minimum(1, 2 * alpha).astype(state.longest.dtype),
+        settled=jnp.zeros_like(alpha),
+    )

@@ -18,7 +18,7 @@ class Temper(Tempering, Start):
     few lucky draws have found a narrow mode, their descendants outweigh all others. Otherwise the old particles stay.
 
     Recorded: ``temperatures`` (their number), ``temper_effective_sample_size`` (the smallest), ``temper_acceptance``,
-    ``independent_draws`` (the worth of the particles).
+    ``independent_draws`` (the worth of the particles), ``sound`` (0 if the old particles stayed).
     """
 
     draws_fresh = True
@@ -38,5 +38,6 @@ class Temper(Tempering, Start):
             "temper_effective_sample_size": stats.effective_sample_size,
             "temper_acceptance": stats.acceptance,
             "independent_draws": independent,
+            "sound": sound,
         }
         return Moved(jnp.where(sound, fresh, thetas), stats=described, gradients=stats.gradients, sound=sound)

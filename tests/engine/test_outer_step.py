@@ -123,6 +123,8 @@ def test_a_step_that_cannot_be_sampled_leaves_dual_potential_and_particles(small
     potential = current_potential(begun.problem, begun.rule, begun.state)
     np.testing.assert_allclose(refused.ensemble.energy, jax.vmap(potential)(refused.ensemble.theta), rtol=1e-5)
     assert np.abs(taken.rule.g - begun.state.rule.g).max() > 0
+    expected = 1.0 if taken.rule.settled > 1 else taken.rule.alpha / 2
+    assert refused.rule.longest == expected
     assert np.abs(taken.ensemble.theta - begun.state.ensemble.theta).min() > 0.9
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import numpyro.distributions as dist
 import pytest
 import scipy.stats
@@ -395,6 +396,23 @@ def test_classification_losses_agree_with_quadrature(small, loss):
     assert truth <= certificate.upper
 
 
+@pytest.mark.parametrize("loss", [losses.Softmax(), losses.FromFunction(lambda z, y: 0.1 * jnp.sqrt(1 + (z - y) ** 2))])
+def test_a_dual_that_rounding_took_out_of_the_domain_has_a_finite_gap(loss):
+    """Softmax with three classes, and slopes up to 0.1, in single precision: (FY) at g = l'(z) is 0 up to rounding."""
+    rng = np.random.default_rng(0)
+    classes = isinstance(loss, losses.Softmax)
+    x, y = rng.normal(size=(50, 2)), rng.integers(3, size=50) if classes else np.full(50, -1e4)
+    outputs = (3,) if classes else ()
+    neuron = lambda x: numpyro.sample("w", dist.Normal(0, 1).expand((*outputs, 2)).to_event(1 + classes)) @ x  # noqa: E731
+    problem = Problem.of(mfpda.Model(neuron, loss, 0.1), jnp.asarray(x, float), jnp.asarray(y))
+    z = jnp.asarray(5 * rng.normal(size=(50, *outputs)), float)
+    g, feasible = certifying._project(problem, problem.derivative(z))
+    gap = np.asarray(certifying._fenchel_young(problem, g, jnp.stack([z, z])))[0]
+    assert feasible
+    assert np.all(gap < 1e-3 * (1 if classes else 1e4))
+    assert classes or np.any(np.abs(np.asarray(g, float)) > 0.1)  # outside the domain in double precision
+
+
 @pytest.mark.slow
 def test_softmax_is_logistic_of_the_difference():
     """Two classes with outputs (0, h): the same problem as the logistic loss of h."""
@@ -678,6 +696,25 @@ def test_it_spends_what_it_needs(monkeypatch):
     far = certifying.certify(jax.random.key(0), problem, 0 * g, thetas)
     assert (far.replicates, far.decided) == (8, True)
     assert tight.gradients > 5 * loose.gradients
+
+
+def test_replicates_that_disagree_at_the_optimum_decide_nothing(monkeypatch):
+    """Their own noise makes (FY) large for each. More moves are tried, and no bound is given."""
+    problem, g = at_the_optimum()
+    original, efforts = certifying.drawn, []
+
+    def apart(key, potential, tempering, count, *rest):
+        sample = original(key, potential, tempering, count, *rest)
+        efforts.append(tempering.moves)
+        noise = jax.random.normal(key, (len(sample.z), 3)) @ problem.x.T  # as the outputs of 3 parameters have it
+        return sample._replace(z=sample.z + jnp.sqrt(0.15) * SCALE * noise)
+
+    monkeypatch.setattr(certifying, "drawn", apart)
+    target = certifying.Target(tolerance=0.05, only_whether=True)
+    found = certifying.certify(jax.random.key(0), problem, g, jnp.zeros((5, 3)), target=target)
+    assert found.status is CertificateStatus.DISAGREEMENT
+    assert not found.decided
+    assert efforts == [30, 60, 120, 240]
 
 
 def test_what_could_be_won_is_that_of_the_closed_form():

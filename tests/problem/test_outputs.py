@@ -145,5 +145,9 @@ def test_copies_are_worth_their_ancestors_and_moves_make_them_independent(blocks
     assert worth(100, 10, np.sqrt(0.5), blocks=blocks) == pytest.approx(half, rel=0.2)
 
 
+def test_the_worth_of_many_particles_does_not_overflow():
+    assert worth(50_000, 1, 0.0) == pytest.approx(50_000, rel=1e-3)
+
+
 def test_few_families_are_worth_little_even_if_they_seem_to_agree():
     assert worth(1, 1000, 0.3) == pytest.approx(1000 / FAMILIES)

@@ -415,6 +415,23 @@ def test_a_step_that_went_too_far_is_halved(fall):
     np.testing.assert_allclose(found.g, off - 0.8 * direction + found.alpha * direction, rtol=1e-12)
 
 
+def test_a_halved_step_that_cannot_be_sampled_is_halved_again():
+    """Too far, refused, refused: 0.8, 0.4, 0.2, 0.1 of the step are proposed in turn."""
+    grid, off, _ = near_the_optimum()
+    direction, proposed = np.full(len(grid.x), 0.01), []
+    with jax.enable_x64(True):
+        state = at_dual(grid, off)._replace(
+            base=jnp.asarray(off - 0.8 * direction), direction=jnp.asarray(direction), alpha=jnp.asarray(0.8),
+            longest=jnp.ones(()), settled=jnp.asarray(3.0),
+        )  # fmt: skip
+    for _ in range(3):
+        after = judged(state, 100.0)
+        proposed.append(float(after.alpha))
+        with jax.enable_x64(True):
+            state = jax.tree.map(jnp.asarray, DualNewton().taken_back(state, after))
+    assert proposed == pytest.approx([0.4, 0.2, 0.1])
+
+
 @pytest.mark.parametrize("fall", [-1.0, 0.0, 0.5, 0.74])
 def test_a_step_that_falls_as_far_as_it_should_is_kept(fall):
     """Up to 1.5 times its variance. The next step begins at the new dual."""

@@ -38,7 +38,7 @@ def potential_of(ours, coefficients, gamma):
 
 def replicated(key, potential, replicates=REPLICATES, kernel=MALA()):
     """Predictions of independent samples, first axis over them."""
-    thetas, stats, _ = Tempering(kernel, 5, 0.5).replicates(key, potential, PARTICLES, replicates)
+    thetas, _, stats, _ = Tempering(kernel, 5, 0.5).replicates(key, potential, PARTICLES, replicates)
     return jax.jit(jax.vmap(potential.problem.predict))(thetas), stats
 
 
@@ -172,7 +172,7 @@ def test_particles_outside_the_support_die():
     h = lambda theta, x: jnp.sqrt(theta["w"]) * x  # noqa: E731
     model = mfpda.Model.from_function(h, {"w": dist.Normal(0, 1)}, mfpda.losses.Squared(), 1.0)
     potential = Problem.of(model, jnp.ones(1)).potential(jnp.ones(1))
-    thetas, stats, _ = Tempering(MALA(), 5, 0.5).sample(jax.random.key(0), potential, 500)
+    thetas, _, stats, _ = Tempering(MALA(), 5, 0.5).sample(jax.random.key(0), potential, 500)
     assert np.all(thetas > 0)
     assert stats.effective_sample_size > 200
     assert stats.acceptance > 0.3
@@ -256,7 +256,7 @@ def test_replicates_are_independent_samples_and_only_a_new_size_compiles_again()
     potential = Problem.of(model, jnp.ones(1)).potential(20 * jnp.ones(1))
     before = tempering._temper._cache_size()
     for how in (Tempering(MALA(step_size=0.1), 2), Tempering(MALA(step_size=0.2), 3, 0.7)):
-        thetas, stats, _ = how.replicates(jax.random.key(0), potential, 40, 3)
+        thetas, _, stats, _ = how.replicates(jax.random.key(0), potential, 40, 3)
         assert thetas.shape == (3, 40, 1)
         assert stats.temperatures.shape == (3,)
         assert len(np.unique(np.asarray(thetas)[:, 0])) == 3
@@ -323,7 +323,7 @@ def errors_off(dimensions, kernel, particles=100):
     how = Tempering(kernel, 1, 0.5)
     pilot = how.sample(jax.random.key(0), potential, 300)
     keys = jax.random.split(jax.random.key(1), ESTIMATES)
-    thetas, stats, _ = jax.vmap(lambda key: how.sample(key, potential, particles, pilot.ladder))(keys)
+    thetas, _, stats, _ = jax.vmap(lambda key: how.sample(key, potential, particles, pilot.ladder))(keys)
     assert np.all(stats.temperatures == pilot.ladder.rungs)
     assert pilot.ladder.rungs > 1
     ratio = np.exp(np.asarray(stats.log_normaliser, float) - log_normaliser)
