@@ -142,7 +142,7 @@ class _Judge(NamedTuple):
     level: float
 
     def __call__(self, prior_key: Array, sample: Replicates, look: int, gradients: float) -> Certificate:
-        """Fill in every number of the certificate from this sample, one per line: that is why this method is long."""
+        """Judge this sample. The method is long because it fills in every number of the certificate, one per line."""
         _check_bound(sample, self.largest)
         problem, bound, own, (replicates, particles) = self.problem, self.bound, self.own, sample.thetas.shape[:2]
         quantile = float(scipy.stats.t.ppf(1 - (1 - self.level) / 2**look, replicates - 1))
@@ -163,8 +163,8 @@ class _Judge(NamedTuple):
         winnable_lower = winnable - quantile * float(np.hypot(prior_stderr, dual_stderr))
         asked = self.target.bound(winnable_lower, temperature)
         above = self.target.only_whether and found.corrected - quantile * found.stderr > asked
-        below = known == 1 and (upper <= asked or upper - found.corrected <= DECIDED * upper)
-        may_differ = known == 1 or status is CertificateStatus.DISAGREEMENT  # what is above need not be known precisely
+        decided = known == 1 and (upper <= asked or upper - found.corrected <= DECIDED * upper)
+        decided |= above and status in (CertificateStatus.CERTIFIED, CertificateStatus.DISAGREEMENT)
         kl = -found.product / temperature - log_normaliser
         strength = problem.loss.strong_convexity(self.largest)
         noise = jnp.sum(shares * (sample.within / self.independent + sample.between / replicates))
@@ -174,7 +174,7 @@ class _Judge(NamedTuple):
             stderr=known * found.stderr,
             upper=upper,
             level=self.level,
-            decided=bool(below or (above and may_differ)),
+            decided=bool(decided),
             asked=asked,
             winnable=known * winnable,
             winnable_lower=known * winnable_lower,
