@@ -79,6 +79,11 @@ class Status(Advised):
     )
     FAILED = "failed", "The error is shown above. This fit holds everything recorded before it."
 
+    @property
+    def returns_best(self) -> bool:
+        """Whether the run ended without the bound that was asked for. ``fit`` then returns the state with the best."""
+        return self in (Status.OUT_OF_STEPS, Status.NO_BOUND, Status.WORSE_THAN_PRIOR)
+
 
 class CertificateStatus(Advised):
     """Whether a certificate has a value, and if not, why."""
@@ -86,8 +91,8 @@ class CertificateStatus(Advised):
     CERTIFIED = "certified", "The upper bound holds at its level."
     DEGENERATE = (
         "too few effective samples",
-        "Tempering from the prior lost its particles or could not move them, also with eight times the moves. Raise "
-        'particles= (the default is 1000), or give the moves a smaller step (or "auto").',
+        "Tempering from the prior lost its particles or could not move them. Raise particles= (the default is 1000). "
+        'Or give the moves a smaller step, or "auto".',
     )
     NOT_FINITE = (
         "outputs or losses are not finite",
@@ -95,8 +100,8 @@ class CertificateStatus(Advised):
     )
     DISAGREEMENT = (
         "the replicates disagree",
-        "Independent samples of the fitted density predict differently, also with eight times the moves, so none of "
-        "them can be trusted. Raise particles=, or allow more moves: certify(..., temper=Temper(moves=500)).",
+        "Independent samples of the fitted density predict differently, so none of them can be trusted. Raise "
+        "particles=, or allow more moves: certify(..., temper=Temper(moves=500)).",
     )
     HEAVY_TAILED = (
         "a few outputs outweigh all others",

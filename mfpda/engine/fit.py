@@ -77,7 +77,7 @@ def fit(
         metrics: functions of ``predict``, evaluated at recorded steps and recorded in ``outer_stats``.
         certify_every: the number of outer steps between certificates. The last step also gets one. Their gaps are
             recorded in ``outer_stats``, and the last is ``fit.certificate``. By default there are certificates at steps
-            5, 10, 20, 40, ... if the run ends when it is certified, else none. 0 means none.
+            5, 10, 15, 20, 30, 40, 60, ... if the run ends when it is certified, else none. 0 means none.
         stop_at_gap: end the run when the upper bound on the gap is at most this number, instead of ``tolerance``.
         memory: the budget in GiB for intermediate results. By default a quarter of the free memory. If all examples
             need more, they are evaluated in blocks. The results are the same within rounding, and have the same bits if
@@ -115,9 +115,8 @@ def fit(
 
 def report(run: Run, outcome: Outcome, throw: bool) -> Fit:
     """The fit of a run that has ended. Raises if the run failed, diverged or was terminated."""
-    not_certified = outcome.status in (Status.OUT_OF_STEPS, Status.NO_BOUND, Status.WORSE_THAN_PRIOR)
-    fit = Fit(run.best_result if not_certified else run.progress, outcome.status, run.store)
-    if not_certified:
+    fit = Fit(run.best_result if outcome.status.returns_best else run.progress, outcome.status, run.store)
+    if outcome.status.returns_best:
         warnings.warn(f"{fit!r}. {outcome.status.advice}", NotCertifiedWarning, stacklevel=3)
     if outcome.terminated:
         where = f" It can be resumed from {str(fit.folder)!r}." if fit.folder else ""

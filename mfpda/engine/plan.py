@@ -49,7 +49,7 @@ class Plan:
     record: Record
     sites: tuple[str, ...]
     metrics: Metrics
-    certify_every: int | None  # None: at steps 5, 10, 20, 40, ...
+    certify_every: int | None  # None: at steps 5, 10, 15, 20, 30, 40, 60, ...
     target: Target | None  # the bound at which the run ends
     settings: Settings
     ends: list[int]  # the lengths that the user asked for, one after another: each ends with a recorded step
@@ -144,9 +144,10 @@ def make_plan(
 
     source, done = _feed(key, model, data, batch_size, earlier, saved)
     problem = source.at(max(done, 1))[0]
+    every = saved.identity["certify_every"] if saved and certify_every is None else certify_every
+    length = _length(outer_steps, tolerance, every, stop_at_gap, problem, source.is_stream)
     if saved and certify_every is None:
-        certify_every = saved.identity["certify_every"]
-    length = _length(outer_steps, tolerance, certify_every, stop_at_gap, problem, source.is_stream)
+        length = length._replace(certify_every=every)
     outer_steps = max(length.outer_steps, done) if length.until_certified else length.outer_steps
     rule, why = _resolve_rule(rule, problem, source, particles)
     _check_batches(rule, source)
@@ -192,7 +193,7 @@ def make_plan(
             memory=budget,
             block_rows=source.blocks.rows,
         ),
-        ends=list(dict.fromkeys([*(saved.ends if saved else ()), outer_steps])),
+        ends=_ends(saved, outer_steps),
         mesh=mesh,
         checkpoint=checkpoint,
         saved=saved,
@@ -205,6 +206,13 @@ def make_plan(
     if why and not silent:  # after all refusals
         tqdm.write(f'mfpda: rule="auto" chose {rule}: {why}.', file=sys.stderr)
     return plan
+
+
+def _ends(saved: SavedRun | None, outer_steps: int) -> list[int]:
+    """The lengths so far, and the new one. A step that a saved run has passed without recording it is no new end."""
+    if saved is None:
+        return [outer_steps]
+    return list(dict.fromkeys([*saved.ends, *([outer_steps] if outer_steps > saved.outer_steps else [])]))
 
 
 class _Length(NamedTuple):
@@ -229,6 +237,9 @@ def _length(
         raise InputError("a whole number as certify_every", repr(every), "Give 10, for example, or 0 for never.")
     positive(tolerance, "tolerance")
     target = None if stop_at_gap is None else Target(gap=positive(stop_at_gap, "stop_at_gap"), only_whether=True)
+    if every == 0 and target is not None:
+        expected = "certificates, to stop at a gap"
+        raise InputError(expected, "certify_every=0", "Leave certify_every out, or give 10, for example.")
     if outer_steps is not None:
         never = 0 if target is None and every is None else every
         return _Length(positive_count(outer_steps, "outer_steps"), False, never, target)

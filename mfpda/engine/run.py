@@ -15,8 +15,8 @@ from mfpda.distributed import Agreement, gathered, replicated, several_processes
 from mfpda.engine.outer_step import Snapshot, StepStats, outer_step, snapshot
 from mfpda.engine.plan import Plan, setup_keys
 from mfpda.errors import CertificateStatus, Status
-from mfpda.judging import Certificate, Target, certify
-from mfpda.persistence import HistoryStore, RunWriter, provenance
+from mfpda.judging import Certificate, Target, certify, part_of_error
+from mfpda.persistence import Contents, HistoryStore, RunWriter, SavedRun, provenance
 from mfpda.problem import Problem, predictions, runs_away
 from mfpda.progress import (
     CERTIFICATE_STATS,
@@ -33,7 +33,7 @@ from mfpda.sampling import FEWEST_TEMPERED
 PRIOR = 2  # folded into the key of the first particles; its other keys are split from it
 CERTIFY = 4  # folded into the key of an outer step; its other keys are split from it
 LEVEL = 0.99  # of all certificates of a run together
-PATIENCE = 2  # certificates without a smaller bound that end a run which is to be certified
+PATIENCE = 3  # certificates without a smaller bound that end a run which is to be certified
 _initial_state = jax.jit(initial_state, static_argnames=("particles",))
 _draw_prior = jax.jit(sampling.draw_prior, static_argnames=("particles",))
 
@@ -44,7 +44,7 @@ class Run:
 
     plan: Plan
     progress: Progress
-    best: Progress | None = None  # the state with the smallest bound so far, of those that this process certified
+    best: Progress | None = None  # the state with the smallest bound so far
     writer: RunWriter | None = None
     began: float = field(default_factory=time.perf_counter)
     _before: Progress | None = None  # with several processes: the last step, which a failed process may still be at
@@ -53,12 +53,13 @@ class Run:
     @classmethod
     def begin(cls, plan: Plan) -> "Run":
         """A new run before outer step 1, or one that resumes where an earlier run stopped."""
-        earlier = plan.earlier
-        if plan.saved:
-            t = plan.saved.outer_steps
-            problem = plan.feed.at(max(t, 1))[0]
-            earlier = plan.saved.progress(problem, (plan.kernels[max(t, 1) - 1], plan.rule, plan.start))
+        saved, earlier = plan.saved, plan.earlier
+        best = earlier if earlier and earlier.certificate else None
+        if saved:
+            earlier = _read(plan, saved, saved.latest)
+            best = _read(plan, saved, saved.best) if saved.best else None
         run = cls(plan, _resumed(plan, earlier) if earlier else _begun(plan))
+        run.best = replace(_resumed(plan, best), state=best.state) if best else None
         if run.progress.rows:
             run.began -= run.progress.rows[-1].stats["seconds"]
         return run
@@ -185,20 +186,23 @@ class Run:
     def _certify(self, whole: RunState) -> None:
         """Certify the present state, gathered from all devices, and write the numbers into its row.
 
-        The k-th certificate of a run has the level 1 - 0.01 / 2^k, so that all of them hold together at level 0.99.
+        The k-th certificate of a run has the level 1 - 0.01 / (k (k + 1)), so that all of them hold together at level
+        0.99.
         """
         plan, progress = self.plan, self.progress
         *rows, last = progress.rows
         count = 1 + sum(np.isfinite(row.stats.get("certified", np.nan)) for row in rows)
         key = jax.random.fold_in(jax.random.fold_in(plan.key, progress.t), CERTIFY)
-        level, target = 1 - (1 - LEVEL) / 2**count, plan.target or Target()
+        level, target = 1 - part_of_error(1 - LEVEL, count), plan.target or Target()
         judged = _certificate(key, replace(progress, state=whole), level, target)
         last = last._replace(stats=last.stats | judged.numbers)
+        if self.writer:
+            self.writer.stats(last)  # first: if this is interrupted, the certificate is pending and is issued again
         self.progress = replace(progress, rows=(*rows, last), certificate=judged)
         if self.best is None or judged.upper <= _upper(self.best):
             self.best = replace(self.progress, state=whole)
-        if self.writer:
-            self.writer.stats(last)
+            if self.writer:
+                self.writer.best(self.best)
 
     @property
     def certified(self) -> bool:
@@ -217,7 +221,7 @@ class Run:
         progress = self.progress
         first = 2 * progress.stiffness if self.plan.rule.overshoots else 0
         stats = [row.stats for row in progress.rows if np.isfinite(row.stats.get("certified", np.nan))]
-        if self.plan.target is None or len(stats) <= PATIENCE or progress.t < first:
+        if not self.plan.settings.until_certified or len(stats) <= PATIENCE or progress.t < first:
             return False
         bounds = [each["gap_upper"] if each["certified"] else np.inf for each in stats]
         return not min(bounds[-PATIENCE:]) < min(bounds[:-PATIENCE])
@@ -236,12 +240,8 @@ class Run:
 
     @property
     def best_result(self) -> Progress:
-        """The present state, or an earlier one whose bound is clearly smaller."""
-        judged, best = self.progress.certificate, self.best
-        if judged is None or best is None:
-            return self.progress
-        known = judged.status is CertificateStatus.CERTIFIED
-        return best if _upper(best) < (judged.gap - 3 * judged.stderr if known else np.inf) else self.progress
+        """The certified state with the smallest bound, or the present state if it was not certified."""
+        return self.progress if self.progress.certificate is None or self.best is None else self.best
 
     def shown(self) -> dict[str, str]:
         """The numbers of the progress bar."""
@@ -303,6 +303,12 @@ def _prior_draws(start_key: Array, problem: Problem, particles: int) -> dict[str
 
 def _values(problem: Problem, thetas: Array) -> dict[str, np.ndarray]:
     return {name: np.asarray(value) for name, value in problem.constrain(thetas).items()}
+
+
+def _read(plan: Plan, saved: SavedRun, contents: Contents) -> Progress:
+    """A state of a saved run."""
+    t = max(int(contents.facts["outer_steps"]), 1)
+    return saved.progress(plan.feed.at(t)[0], (plan.kernels[t - 1], plan.rule, plan.start), contents)
 
 
 def _resumed(plan: Plan, earlier: Progress) -> Progress:

@@ -19,8 +19,8 @@ have a bias of O(1/(R M)) only. A certificate cannot see a mode that all replica
 
 A certificate spends what it needs. If the replicates disagree, a new pilot takes more moves and more temperatures. If
 the bound is not decided, the number of replicates doubles. Both end when a budget of replicates is spent, or if a run
-asks only whether the gap is small and it is clearly not. Each look at the bound takes its part of the error: look j has
-the level 1 - (1 - level) / 2^j.
+asks only whether the gap is small and it is clearly not. Each look at the bound takes its part of the error: look j may
+err with probability (1 - level) / (j (j + 1)). A tenth of that is for the bound on what could be won.
 """
 
 from dataclasses import replace
@@ -144,8 +144,10 @@ class _Judge(NamedTuple):
     def __call__(self, prior_key: Array, sample: Replicates, look: int, gradients: float) -> Certificate:
         """Judge this sample. The method is long because it fills in every number of the certificate, one per line."""
         _check_bound(sample, self.largest)
-        problem, bound, own, (replicates, particles) = self.problem, self.bound, self.own, sample.thetas.shape[:2]
-        quantile = float(scipy.stats.t.ppf(1 - (1 - self.level) / 2**look, replicates - 1))
+        problem, bound, own = self.problem, self.bound, self.own
+        replicates, particles = len(sample.z), sample.thetas.shape[1]
+        error = part_of_error(1 - self.level, look)
+        quantile, quantile_of_prior = scipy.stats.t.isf((0.9 * error, 0.1 * error), replicates - 1)
         shares, temperature = over_outputs(problem.weights, sample.mean), float(problem.temperature)
         inflation = sample.inflation(shares)
         kappa = float(_stiffness(problem, sample.thetas[:FEWEST_REPLICATES], sample.z[:FEWEST_REPLICATES]))
@@ -160,7 +162,7 @@ class _Judge(NamedTuple):
         dual_stderr = temperature * _stderr(log_normalisers)
         prior_risk, prior_stderr = _prior_risk(prior_key, problem, replicates, particles)
         winnable = prior_risk - dual_value
-        winnable_lower = winnable - quantile * float(np.hypot(prior_stderr, dual_stderr))
+        winnable_lower = winnable - quantile_of_prior * float(np.hypot(prior_stderr, dual_stderr))
         asked = self.target.bound(winnable_lower, temperature)
         above = self.target.only_whether and found.corrected - quantile * found.stderr > asked
         decided = known == 1 and (upper <= asked or upper - found.corrected <= DECIDED * upper)
@@ -203,6 +205,11 @@ class _Judge(NamedTuple):
             acceptance=float(jnp.mean(stats.acceptance)),
             gradients=gradients,
         )
+
+
+def part_of_error(error: float, k: int) -> float:
+    """Return error / (k (k + 1)): over k = 1, 2, ... these parts sum to the error."""
+    return error / (k * (k + 1))
 
 
 def _check(replicates: int, particles: int, level: float, bound: float | None) -> float:

@@ -25,7 +25,7 @@ LARGEST_R_HAT = 1.05  # between replicates; above it, some prediction of each is
 class Replicates(NamedTuple):
     """Independent samples of a Gibbs density (the first axis), and their predictions z."""
 
-    thetas: Array  # the last places of the particles
+    thetas: Array  # the last places of the particles, of the replicates that were drawn first
     stats: TemperingStats
     z: Array  # averaged over particles and their places
     within: Array  # the variance of h over the particles of a replicate, on average
@@ -74,10 +74,14 @@ class Replicates(NamedTuple):
         return max(1.0, float(self.size * jnp.sum(shares * self.between)) / within) if within > 0 else 1.0
 
     def joined(self, more: "Replicates") -> "Replicates":
-        """Return these replicates and more of them, made by the same ladder."""
+        """Return these replicates and more of them, made by the same ladder. Only the places of these are kept."""
         ours, theirs = len(self.z), len(more.z)
-        together = jax.tree.map(lambda *parts: jnp.concatenate(parts), self, more)
-        return together._replace(within=(ours * self.within + theirs * more.within) / (ours + theirs))
+        within = (ours * self.within + theirs * more.within) / (ours + theirs)
+        stats, z, draws = (
+            jax.tree.map(lambda *parts: jnp.concatenate(parts), getattr(self, name), getattr(more, name))
+            for name in ("stats", "z", "draws")
+        )
+        return Replicates(self.thetas, stats, z, within, draws)
 
 
 def drawn(

@@ -3,6 +3,7 @@
     run/beginning       what the run was given: settings, versions, key, fingerprints of model and data, first particles
                         (and draws of the prior, if the model has an init)
     run/checkpoint      its present state: t, particles with their kernel's state, rule, coefficients
+    run/best            an earlier state, if its certificate has the smallest bound so far (not of a stream)
     run/history.zarr    what it has recorded (see ``mfpda.persistence.history_store``); a stream has anchors.zarr too
 
 ``mfpda.persistence.container`` describes the first two files. The folder appears under its name only when it holds a
@@ -24,7 +25,7 @@ from jax.typing import ArrayLike
 from mfpda.core import positive, positive_count
 from mfpda.errors import InputError
 
-BEGINNING, CHECKPOINT = "beginning", "checkpoint"
+BEGINNING, CHECKPOINT, BEST = "beginning", "checkpoint", "best"
 FIXED = "rule", "kernel", "particles", "batch_size", "data", "devices"  # a resumed run cannot change these
 ON_PURPOSE = "fit(..., resume=mfpda.load(folder, model, data=data), checkpoint=another_folder)."
 PER_STEP = "step_size", "inner_steps"  # settings with one entry per outer step

@@ -103,14 +103,22 @@ class RunWriter:
                 places = slice((batch - 1) * size, batch * size)
                 y = None if problem.y is None else np.asarray(problem.y[places])
                 self.store.write_anchors(batch, np.asarray(problem.x[places]), y)
-            facts = describe(progress, status) | {"run": self.name, "ends": self.ends}
-            judged = progress.certificate
-            certified = {} if judged is None else {CERTIFIED: np.asarray(judged.predictions)}
-            contents = container.Contents(facts, trees.leaves(progress.state) | certified)
-            self.wait()
-            path = (folder or self.checkpoint.path) / checkpoints.CHECKPOINT
-            self._writing = self._writer.submit(container.write, path, contents)
+            self._write((folder or self.checkpoint.path) / checkpoints.CHECKPOINT, progress, status)
         self.saved_step, self.saved_at = progress.t, time.monotonic()
+
+    def best(self, progress: Progress) -> None:
+        """Write a state whose certificate has the smallest bound so far. A stream's anchors at that step are lost."""
+        if is_writer() and not progress.is_stream:
+            self._write(self.checkpoint.path / checkpoints.BEST, progress, Status.INTERRUPTED)
+
+    def _write(self, path: Path, progress: Progress, status: Status) -> None:
+        """Write a state in the background, after the one before is written."""
+        facts = describe(progress, status) | {"run": self.name, "ends": self.ends}
+        judged = progress.certificate
+        certified = {} if judged is None else {CERTIFIED: np.asarray(judged.predictions)}
+        contents = container.Contents(facts, trees.leaves(progress.state) | certified)
+        self.wait()
+        self._writing = self._writer.submit(container.write, path, contents)
 
     def wait(self) -> None:
         """Wait until the last checkpoint is written. If that failed, the error is raised here, once."""

@@ -27,6 +27,7 @@ class SavedRun(NamedTuple):
     folder: Path
     beginning: container.Contents
     latest: container.Contents
+    best: container.Contents | None = None  # an earlier state, whose certificate has the smallest bound
 
     @classmethod
     def read(cls, folder: str | os.PathLike[str]) -> "SavedRun":
@@ -43,7 +44,16 @@ class SavedRun(NamedTuple):
             raise InputError(
                 f"one run in {str(folder)!r}", "the beginning of one and the checkpoint of another", advice
             )
-        return saved
+        if not (path / checkpoint.BEST).is_file():
+            return saved
+        best = container.read(path / checkpoint.BEST)
+        later = best.facts["outer_steps"] > saved.outer_steps  # than the checkpoint: the run makes it again
+        return saved if later or best.facts["run"] != saved.facts["run"] else saved._replace(best=best)
+
+    @property
+    def returned(self) -> container.Contents:
+        """The state that ``fit`` returned, or would return if the run ended here."""
+        return self.best if self.status.returns_best and self.best else self.latest
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -107,18 +117,19 @@ class SavedRun(NamedTuple):
         fingerprint.check_names(few, self.facts)
         fingerprint.check_values(few, arrays["thetas"], {name: arrays[name] for name in fingerprint.VALUES})
 
-    def progress(self, problem: Problem, plugs: Plugs) -> Progress:
-        """The run as it was when the checkpoint was written."""
+    def progress(self, problem: Problem, plugs: Plugs, contents: container.Contents | None = None) -> Progress:
+        """The run as it was when the checkpoint was written, or at another state of it."""
         self.check_model(problem.model)
         kernel, rule, _ = plugs
-        arrays = dict(self.latest.arrays)
+        facts, found = contents or self.latest
+        arrays = dict(found)
         certified = arrays.pop(CERTIFIED, None)
-        state = trees.rebuild(arrays, state_shapes(problem, self.facts, kernel, rule))
+        state = trees.rebuild(arrays, state_shapes(problem, facts, kernel, rule))
         initial = self._sites(INITIAL)
         prior = initial | self._sites(PRIOR)
-        rows = self.store().rows(self.outer_steps)
+        rows = self.store().rows(int(facts["outer_steps"]))
         attributes = self.beginning.facts["attributes"]
-        return restore(self.facts, attributes, problem, plugs, state, initial, prior, rows, certified)
+        return restore(facts, attributes, problem, plugs, state, initial, prior, rows, certified)
 
     def _sites(self, kind: str) -> dict[str, np.ndarray]:
         arrays = self.beginning.arrays.items()

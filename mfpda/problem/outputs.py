@@ -12,7 +12,7 @@ from mfpda.problem.blocks import Blocks
 if TYPE_CHECKING:
     from mfpda.problem.problem import Problem
 
-FAMILIES = 40.0  # with fewer families of particles, their variance is hardly known
+FAMILIES = 16.0  # with fewer families of particles, their variance is hardly known
 
 
 class Outputs(NamedTuple):
@@ -89,7 +89,7 @@ class Deviations(NamedTuple):
         Particles with a common ancestor err together, unless they have moved since. With e over ancestors, the variance
         of the mean is estimated by (1/M^2) sum_e |sum_{r of e} (H_r - z)|^2 (Chan and Lai 2013), where independent
         draws have (1/M^2) sum_r |H_r - z|^2. The proof is for multinomial resampling. Few families show too little of
-        the variance: with their effective number F = M^2 / sum_e M_e^2, the estimate is at most M F / min(40, M / 4).
+        the variance: with their effective number F = M^2 / sum_e M_e^2, the estimate is at most M F / min(16, M / 4).
         """
         count = len(self.mass)
         family = jnp.unique(ancestors, size=count, return_inverse=True)[1]

@@ -72,11 +72,11 @@ class Record:
 def certifies(t: int, certify_every: int | None, ends: Sequence[int]) -> bool:
     """Whether a run certifies outer step t: every ``certify_every``-th step and the last, or no step if it is 0.
 
-    None means steps 5, 10, 20, 40 and so on, so that certificates cost no more than a share of the run.
+    None means steps 5, 10, 15, 20, 30, 40, 60 and so on, so that certificates cost no more than a share of the run.
     ``ends`` are the run's lengths in successive calls of ``fit``.
 
     >>> [t for t in range(1, 31) if certifies(t, None, [30])]
-    [5, 10, 20, 30]
+    [5, 10, 15, 20, 30]
     """
     if certify_every == 0:
         return False
@@ -84,8 +84,8 @@ def certifies(t: int, certify_every: int | None, ends: Sequence[int]) -> bool:
         return True
     if certify_every is not None:
         return t % certify_every == 0
-    doublings, rest = divmod(t, FIRST_CERTIFIED)
-    return rest == 0 and doublings.bit_count() == 1
+    times, rest = divmod(t, FIRST_CERTIFIED)
+    return rest == 0 and bin(times).strip("0b") in ("1", "11")  # 2^k and 3 * 2^k
 
 
 def recorded_steps(every: int, certify_every: int | None, ends: Sequence[int], after: int = 0) -> list[int]:

@@ -33,8 +33,8 @@ def load(
     if not Path(path).is_dir():
         return Fit(*saved_fit.read(files.read(path), model, kernel, rule, start))
     saved = SavedRun.read(path)
-    plugs = rebuild_plugs(saved.facts, kernel, rule, start)
-    return Fit(saved.progress(_problem(saved, model, data), plugs), saved.status, saved.store())
+    plugs = rebuild_plugs(saved.returned.facts, kernel, rule, start)
+    return Fit(saved.progress(_problem(saved, model, data), plugs, saved.returned), saved.status, saved.store())
 
 
 def _problem(saved: SavedRun, model: Model, data: Any) -> Problem:

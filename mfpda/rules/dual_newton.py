@@ -14,6 +14,7 @@ from mfpda.rules.proximal import predicted
 FLOOR = 2.0  # a residual below this many Monte Carlo errors is noise
 LONGEST_FALL = 1.5  # times what a whole step should bring: beyond it, the step went too far
 CLEAR = 8.0  # Monte Carlo errors of independent draws beyond which a fall is too long; tempered particles have more
+SHORTEST = 2.0**-10  # of a step after one that was taken back: shorter ones would be taken back as often
 ROUNDINGS = 16  # of a sum over all examples
 
 
@@ -125,7 +126,8 @@ class DualNewton(Rule):
 
     def taken_back(self, before: NewtonState, after: NewtonState) -> NewtonState:
         """Allow half of the step. Steps that are averaged are short, so what failed there was luck."""
-        return before._replace(longest=jnp.where(after.settled > 1, 1, after.alpha / 2).astype(before.longest.dtype))
+        half = jnp.maximum(after.alpha / 2, SHORTEST)
+        return before._replace(longest=jnp.where(after.settled > 1, 1, half).astype(before.longest.dtype))
 
     def dual(self, state: NewtonState) -> Dual:
         return Dual(state.g, jnp.ones(len(state.g)))

@@ -146,14 +146,15 @@ class _Rung(NamedTuple):
 @partial(jax.jit, static_argnames="particles")
 def _temper(key: Array, potential: GibbsPotential, how: Tempering, particles: int, ladder: Ladder) -> Tempered:
     draw_key, choose_key, tune_key, loop_key = jax.random.split(key, 4)
-    drawn = sampling.draw_prior(draw_key, POOL * particles, potential.problem)
+    keys = sampling.particle_keys(draw_key, POOL * particles)
     prior = potential.tempered(jnp.zeros((), float))
-    kernel, retune = tuning.tuned(tune_key, how.kernel, prior, drawn[:particles])
+    drawn = jax.vmap(potential.problem.draw_prior)(keys[:particles])
+    kernel, retune = tuning.tuned(tune_key, how.kernel, prior, drawn)
     descent = _Descent(potential, prior, how, particles, ladder, kernel, retune)
     rung = jax.lax.while_loop(
         lambda rung: ~rung.done,
         lambda rung: descent.next_rung(jax.random.fold_in(loop_key, rung.number), rung),
-        descent.first_rung(choose_key, drawn),
+        descent.first_rung(choose_key, keys),
     )
     stats = rung.stats._replace(acceptance=rung.stats.acceptance / rung.stats.temperatures)
     return Tempered(rung.thetas, rung.ancestors, stats, rung.ladder)
@@ -179,18 +180,22 @@ class _Descent(NamedTuple):
         found = jax.vmap(lambda theta: self.potential(theta) - self.prior(theta))(thetas)
         return jnp.where(jnp.isfinite(found), found, jnp.inf)
 
-    def first_rung(self, key: Array, drawn: Array) -> _Rung:
-        """Choose M of 16 M draws of the prior, with four times as many effective draws as on later rungs."""
-        rise = jax.lax.map(self.energies, drawn.reshape(POOL, self.particles, -1)).ravel()
+    def first_rung(self, key: Array, keys: Array) -> _Rung:
+        """Choose M of 16 M draws of the prior, with four times as many effective draws as on later rungs.
+
+        Draws are made M at a time, and the chosen ones again from their ``keys``: 16 M of them may not fit in memory.
+        """
+        draws = jax.vmap(self.potential.problem.draw_prior)
+        rise = jax.lax.map(lambda some: self.energies(draws(some)), keys.reshape(POOL, self.particles)).ravel()
         zero, start = jnp.zeros((), float), jnp.zeros((), int)
-        beta, chosen, centre, spread, left, log_ratio = self.weighted(
-            key, start, zero, drawn, rise, 4 * self.how.share / POOL
-        )
+        beta, chosen, left, log_ratio = self.weighted(key, start, zero, rise, 4 * self.how.share / POOL)
+        thetas = draws(keys[chosen])
+        centre, spread = self.reference(start, thetas)
         step_size = jnp.where(self.pilots, step_size_of(self.kernel), self.ladder.step_size[0])
         stats = TemperingStats(start, left, log_ratio, zero, zero, zero)
-        ladder = Ladder.open(drawn.shape[-1])
+        ladder = Ladder.open(thetas.shape[-1])
         none = jnp.zeros((), bool)
-        return _Rung(start, beta, drawn[chosen], chosen, centre, spread, step_size, stats, ladder, none)
+        return _Rung(start, beta, thetas, chosen, centre, spread, step_size, stats, ladder, none)
 
     def next_rung(self, key: Array, rung: _Rung) -> _Rung:
         """Move the particles at beta, then weight and resample them for the next beta."""
@@ -200,10 +205,11 @@ class _Descent(NamedTuple):
         used = rung.beta, moved.moves, step_size, rung.centre, rung.spread
         path = (old.at[rung.number].set(new) for old, new in zip(rung.ladder[1:], used, strict=True))
         thetas = moved.ensemble.theta
-        beta, chosen, centre, spread, left, log_ratio = self.weighted(
-            choose_key, number, rung.beta, thetas, self.energies(thetas), self.how.share
+        beta, chosen, left, log_ratio = self.weighted(
+            choose_key, number, rung.beta, self.energies(thetas), self.how.share
         )
         thetas, ancestors = thetas[chosen], rung.ancestors[chosen]
+        centre, spread = self.reference(number, thetas)
         stats = TemperingStats(
             temperatures=number,
             effective_sample_size=jnp.minimum(rung.stats.effective_sample_size, left),
@@ -216,10 +222,13 @@ class _Descent(NamedTuple):
         done = rung.beta >= 1  # then all weights were equal, and nothing was resampled
         return _Rung(number, beta, thetas, ancestors, centre, spread, step_size, stats, Ladder(number, *path), done)
 
-    def weighted(
-        self, key: Array, number: Array, last: Array, thetas: Array, rise: Array, share: Array | float
-    ) -> tuple[Array, ...]:
-        """Choose M of the particles for the next beta. Return it, their indices, moments and what the weights tell."""
+    def reference(self, number: Array, thetas: Array) -> tuple[Array, ...]:
+        """Return the centre and the spread around which the kernel moves: those of the particles, or of the ladder."""
+        planned = self.ladder.centre[number], self.ladder.spread[number]
+        return tuple(jnp.where(self.pilots, *each) for each in zip(tuning.moments(thetas), planned, strict=True))
+
+    def weighted(self, key: Array, number: Array, last: Array, rise: Array, share: Array | float) -> tuple[Array, ...]:
+        """Choose M of the particles for the next beta. Return it, their indices, and what the weights tell."""
         lost, count = jnp.all(jnp.isinf(rise)), len(rise)
         may_stop = (number < MOST_TEMPERATURES - 1) & ~lost
         ahead = jnp.where(may_stop, jnp.minimum(largest_step(rise, 1 - last, share), LONGEST_RUNG), 1 - last)
@@ -228,9 +237,7 @@ class _Descent(NamedTuple):
         log_weights = jnp.where(jnp.isinf(rise), jnp.where(lost, 0, -jnp.inf), -(beta - last) * rise)
         chosen = systematic(key, log_weights, self.particles)
         left = jnp.where(lost, 0, jnp.minimum(count * ess_fraction(log_weights), self.particles))
-        found, planned = tuning.moments(thetas, log_weights), (self.ladder.centre[number], self.ladder.spread[number])
-        centre, spread = (jnp.where(self.pilots, *each) for each in zip(found, planned, strict=True))
-        return beta, chosen, centre, spread, left, logsumexp(log_weights) - jnp.log(count)
+        return beta, chosen, left, logsumexp(log_weights) - jnp.log(count)
 
     def move(self, key: Array, rung: _Rung) -> "_Moved":
         """Move the particles at beta: a pilot until their energies are forgotten, others as often as the pilot did."""

@@ -63,11 +63,9 @@ def tuned(
     return with_step_size(numbers, carried * step_size_of(numbers)), towards_target
 
 
-def moments(thetas: Array, log_weights: Array | None = None) -> tuple[Array, Array]:
-    """Return the mean and the standard deviation of weighted particles, coordinate by coordinate."""
-    share = jnp.full(len(thetas), 1 / len(thetas)) if log_weights is None else jax.nn.softmax(log_weights)
-    mean = share @ thetas
-    return mean, jnp.sqrt(share @ jnp.square(thetas - mean))
+def moments(thetas: Array) -> tuple[Array, Array]:
+    """Return the mean and the standard deviation of the particles, coordinate by coordinate."""
+    return jnp.mean(thetas, axis=0), jnp.std(thetas, axis=0)
 
 
 def towards_target(kernel: Kernel, acceptance: Array, thetas: Array, gain: float = 1.0) -> Kernel:

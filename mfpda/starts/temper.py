@@ -14,8 +14,9 @@ class Temper(Tempering, Start):
     """Anneal M fresh draws of the prior to the new Gibbs potential (see ``mfpda.sampling.tempering``).
 
     This puts mass into the right modes. The run may have another ``kernel``; this one must be adjusted. The sample is
-    sound if tempering kept its particles, could move them, and left them worth a quarter of M independent draws: if a
-    few lucky draws have found a narrow mode, their descendants outweigh all others. Otherwise the old particles stay.
+    sound if tempering kept its particles, could move them, and left them worth a quarter of M independent draws, which
+    needs at least four families: if a few lucky draws have found a narrow mode, their descendants outweigh all others.
+    Otherwise the old particles stay.
 
     Recorded: ``temperatures`` (their number), ``temper_effective_sample_size`` (the smallest), ``temper_acceptance``,
     ``independent_draws`` (the worth of the particles), ``sound`` (0 if the old particles stayed).

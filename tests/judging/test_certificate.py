@@ -213,17 +213,23 @@ def problem_stiffness(fit):
 
 
 def test_the_upper_bound_is_students_at_the_level_of_its_look(monkeypatch):
-    """The j-th look has the level 1 - (1 - level) / 2^j. The look after 8, 16, 32 replicates is the first to third."""
-    fit, seen = linear_fit(), []
-    original = scipy.stats.t.ppf
-    monkeypatch.setattr(scipy.stats.t, "ppf", lambda *arguments: seen.append(arguments) or original(*arguments))
+    """The j-th look errs with (1 - level) / (j (j + 1)). The look after 8, 16, 32 replicates is the first to third."""
+    fit = linear_fit()
     judged = {level: fit.certify(jax.random.key(1), level=level) for level in (0.5, 0.99)}
     for level, certificate in judged.items():
         look = {8: 1, 16: 2, 32: 3, 64: 4, 128: 5}[certificate.replicates]
-        assert (1 - (1 - level) / 2**look, certificate.replicates - 1) in seen
         assert certificate.level == level
-        quantile = original(1 - (1 - level) / 2**look, certificate.replicates - 1)
+        quantile = scipy.stats.t.ppf(1 - 0.9 * (1 - level) / (look * (look + 1)), certificate.replicates - 1)
         assert certificate.upper == pytest.approx(certificate.gap + quantile * certificate.stderr, rel=0.05)
+
+
+def test_the_parts_of_the_error_sum_to_it_and_never_vanish():
+    """A run may make hundreds of certificates. The quantile of the 640th must still be finite."""
+    parts = np.array([certifying.part_of_error(0.01, k) for k in range(1, 100_000)])
+    assert 0.00999 < parts.sum() < 0.01
+    level = 1 - parts[639]
+    assert level < 1
+    assert scipy.stats.t.isf(0.1 * certifying.part_of_error(1 - level, 5), 7) < 100
 
 
 def test_bounds_on_predictions_are_as_stated():
@@ -619,7 +625,7 @@ def test_stop_at_gap_is_a_status_of_its_own(small):
         jax.random.key(0), small.model, small.data, **(small.quick | {"outer_steps": 100}), stop_at_gap=50.0
     )
     assert fit.status is mfpda.Status.CERTIFIED
-    assert fit.outer_steps == 5  # certificates at 5, 10, 20, ... unless told otherwise
+    assert fit.outer_steps == 5  # certificates at 5, 10, 15, ... unless told otherwise
     assert fit.certificate.upper <= 50.0
     assert fit.idata.attrs["status"] == "certified"
     longer = mfpda.fit(jax.random.key(0), small.model, small.data, **(small.quick | {"outer_steps": 12}), resume=fit)
@@ -628,11 +634,11 @@ def test_stop_at_gap_is_a_status_of_its_own(small):
 
 
 def test_all_certificates_of_a_run_hold_together(small):
-    """The k-th has the level 1 - 0.01 / 2^k, also in a run that was resumed."""
+    """The k-th has the level 1 - 0.01 / (k (k + 1)), also in a run that was resumed."""
     half = mfpda.fit(jax.random.key(0), small.model, small.data, certify_every=2, **small.quick | {"outer_steps": 4})
     fit = mfpda.fit(jax.random.key(0), small.model, small.data, certify_every=2, resume=half, **small.quick)
-    assert half.certificate.level == pytest.approx(1 - 0.01 / 4)
-    assert fit.certificate.level == pytest.approx(1 - 0.01 / 16)
+    assert half.certificate.level == pytest.approx(1 - 0.01 / 6)
+    assert fit.certificate.level == pytest.approx(1 - 0.01 / 20)
 
 
 def test_a_certificate_that_fails_loses_no_step(small, monkeypatch):
