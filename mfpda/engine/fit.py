@@ -68,8 +68,8 @@ def fit(
             continues until it is certified, for at most 640 outer steps: see ``tolerance``. (Streams and losses that
             are not convex cannot be certified to a tolerance: they take 60.)
         tolerance: without ``outer_steps``, the run ends when the certificate's upper bound on L(q_g) - L* is at most
-            this share of what could be won over the prior, L(p0) - D(g). If nothing can be won, a bound of 0.005 T is
-            enough.
+            this share of what could be won over the prior, L(p0) - D(g). A bound of 0.005 T is always enough: it
+            means KL(q_g || q*) <= 0.005.
         inner_steps: kernel steps per outer step, or a schedule of t. By default 20; 1 for ``DualNewton``, 10 for
             ``DualCoordinateAscent``.
         batch_size: None for the full batch, else the size of the batches of a shuffled epoch. Streams: 50 by default.
@@ -143,7 +143,7 @@ def _advice_for_a_funnel(run: Run) -> str:
     return (
         f"Particles or predictions became infinite or NaN; this is the last finite state. The prior of {site!r} "
         f"depends on {scale!r}: a funnel, whose narrow part is too steep for an unadjusted kernel. Use "
-        f'kernel="mala" or kernel="hmc". Or non-centre the prior, with the scale that {scale!r} gives: '
+        f'kernel="mala" or the default rule. Or non-centre the prior, with the scale that {scale!r} gives: '
         f'`{site} = scale * numpyro.sample("{site}", dist.Normal(0, 1))`.'
     )
 

@@ -33,6 +33,7 @@ class Certificate:
     temperature: float  # T
     risk: float
     prior_risk: float  # L(p0)
+    prior_stderr: float
     kl: float  # KL(q_g || p0)
     objective: float  # L(q_g), risk + T KL(q_g || p0)
     objective_stderr: float
@@ -68,7 +69,7 @@ class Certificate:
 
     @classmethod
     def from_json(cls, text: str, predictions: np.ndarray) -> "Certificate":
-        facts = json.loads(text)
+        facts = {"prior_stderr": np.nan} | json.loads(text)  # earlier versions did not write it
         return cls(**facts | {"status": CertificateStatus(facts["status"]), "predictions": predictions})
 
     @classmethod
@@ -89,7 +90,8 @@ class Certificate:
     @property
     def worse_than_prior(self) -> bool:
         """Whether L(q_g) is above L(p0) beyond chance: the fit lost what the prior had."""
-        return self.objective - 3 * self.objective_stderr > self.prior_risk
+        worse = self.objective - self.prior_risk
+        return worse > 3 * float(np.hypot(self.objective_stderr, np.nan_to_num(self.prior_stderr)))
 
     def __str__(self) -> str:
         size = f"{self.replicates} replicates of {self.particles} particles"

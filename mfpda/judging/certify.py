@@ -62,7 +62,7 @@ class Target(NamedTuple):
     def bound(self, winnable: float, temperature: float) -> float:
         """Return the largest bound that is small enough, if at least ``winnable`` could be won.
 
-        If nothing can be won, a bound of 0.005 T is small enough: it means KL(q_g || q*) <= 0.005.
+        A bound of 0.005 T is always small enough: it means KL(q_g || q*) <= 0.005.
         """
         if self.gap is not None:
             return self.gap
@@ -147,7 +147,7 @@ class _Judge(NamedTuple):
         problem, bound, own = self.problem, self.bound, self.own
         replicates, particles = len(sample.z), sample.thetas.shape[1]
         error = part_of_error(1 - self.level, look)
-        quantile, quantile_of_prior = scipy.stats.t.isf((0.9 * error, 0.1 * error), replicates - 1)
+        quantile, quantile_of_prior = map(float, scipy.stats.t.isf((0.9 * error, 0.1 * error), replicates - 1))
         shares, temperature = over_outputs(problem.weights, sample.mean), float(problem.temperature)
         inflation = sample.inflation(shares)
         kappa = float(_stiffness(problem, sample.thetas[:FEWEST_REPLICATES], sample.z[:FEWEST_REPLICATES]))
@@ -183,6 +183,7 @@ class _Judge(NamedTuple):
             temperature=temperature,
             risk=known * found.risk,
             prior_risk=prior_risk,
+            prior_stderr=prior_stderr,
             kl=known * kl,
             objective=known * (found.risk + temperature * kl),
             objective_stderr=known * _stderr(found.linearised - temperature * log_normalisers),

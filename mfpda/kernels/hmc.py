@@ -22,10 +22,10 @@ class HMC(Kernel):
         v <- v - (h/2) grad Phi(u),   (u, v) <- (u cos h + v sin h, v cos h - u sin h),   v <- v - (h/2) grad Phi(u).
 
     A trajectory begins with v ~ N(0, I). It has as many steps as make a quarter of a circle, or ``leapfrogs`` if that
-    is less. Its h is ``step_size`` times a uniform number between 0.7 and 1.3: a direction of half the reference's width
-    turns twice as fast, and turning by just half a circle, u -> -u, it would never mix.
-    The end is accepted with probability min(1, exp(V + |v|^2/2 - V' - |v'|^2/2)). Errors come from Phi alone. So
-    coordinates that the data leave at a normal prior cost no acceptance, however many there are.
+    is less. Its h is ``step_size`` times a uniform number between 0.7 and 1.3: a direction of half the reference's
+    width turns twice as fast, and turning by just half a circle, u -> -u, it would never mix. The end is accepted with
+    probability min(1, exp(V + |v|^2/2 - V' - |v'|^2/2)). Errors come from Phi alone. So coordinates that the data leave
+    at a normal prior cost no acceptance, however many there are.
 
     ``scale="auto"`` takes centre and scale from the particles, coordinate by coordinate, at every outer step. A number
     means the reference N(0, scale^2) for every coordinate.

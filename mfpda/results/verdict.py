@@ -10,7 +10,7 @@ from jax import Array
 
 from mfpda.core import as_key, html_table, positive
 from mfpda.errors import Advised, CertificateStatus, InputError, Status
-from mfpda.judging import Certificate, SteinTest, drawn, stein_test
+from mfpda.judging import Certificate, SteinTest, Target, drawn, stein_test
 from mfpda.kernels import AUTO, step_size_of, with_step_size
 from mfpda.problem import predictions
 from mfpda.results.fit import Fit, as_tempering
@@ -136,9 +136,9 @@ def verdict(key: Array, fit: Fit, tolerance: float = 0.05, **certifying: Any) ->
     own_noise = (fresh.between * particles if fit.start.resamples else fresh.within) / len(fit.thetas)
     noise = float(jnp.sqrt(jnp.mean(own_noise + fresh.between / replicates)))
 
-    share, gap_share = judged.share, judged.gap * judged.share / judged.upper
-    converged, certified = share <= tolerance, judged.status is CertificateStatus.CERTIFIED
-    undecided = not certified or (gap_share <= tolerance and not converged)
+    share, asked = judged.share, Target(tolerance).bound(judged.winnable_lower, judged.temperature)
+    converged, certified = judged.upper <= asked, judged.status is CertificateStatus.CERTIFIED
+    undecided = not certified or (judged.gap <= asked and not converged)
     wrong = stein.rejected or abs(stein.excess) > max(COARSE, UNLIKELY * stein.excess_stderr)
     trusted = fresh.status is CertificateStatus.CERTIFIED
     found = {

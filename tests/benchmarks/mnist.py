@@ -3,7 +3,7 @@
     python -m tests.benchmarks.mnist --temperature 1e-3 --out mnist.json
 
 Odd against even digits, n = 2500, 785 parameters, M = 2500, and the prior of lambda1 = 1e-2 and lambda2 = 1e-4. The
-study models/paper/mnist.py makes the same fit.
+fit is that of ``certified`` in models/paper/mnist.py.
 """
 
 from pathlib import Path

@@ -13,6 +13,7 @@ import mfpda
 from mfpda import HMC, MALA, Model, sampling
 from mfpda.kernels import KERNELS
 from mfpda.kernels.base import Evaluated, KernelInfo, metropolis
+from mfpda.kernels.hmc import LONGEST, SHORTEST
 from mfpda.problem import losses
 from mfpda.problem.problem import Problem
 from mfpda.sampling import tuning
@@ -83,9 +84,10 @@ class BrokenHMC(HMC):
     """HMC with one thing wrong, which a subclass says."""
 
     def step(self, key, state, potential):
-        velocity_key, accept_key = jax.random.split(key)
-        h, centre, scale = self.step_size, self.centre, self.scale
+        velocity_key, length_key, accept_key = jax.random.split(key, 3)
+        centre, scale = self.centre, self.scale
         u, place = (state.theta - centre) / scale, state
+        h = self.step_size * jax.random.uniform(length_key, (), u.dtype, SHORTEST, LONGEST)
         begun = v = jax.random.normal(velocity_key, u.shape, u.dtype)
         for _ in range(2):  # two steps of 0.9 make a quarter of a circle, rounded
             v = v - h / 2 * (scale * place.gradient - u)
