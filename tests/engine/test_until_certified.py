@@ -1,6 +1,7 @@
 """A run without ``outer_steps`` ends when it is certified, and says why if it is not."""
 
 import functools
+import json
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ from mfpda import CertificateStatus, InputError, Status, exact
 from mfpda.engine import plan as planning
 from mfpda.engine import run as running
 from mfpda.engine.run import Run
+from mfpda.judging import Certificate
 from mfpda.persistence import RunWriter
 from mfpda.progress import Row
 from tests.helpers import draw, reference, same
@@ -44,6 +46,8 @@ def test_the_certificate_is_in_files_and_in_the_summary(fit, small, tmp_path):
     np.testing.assert_array_equal(loaded.certificate.predictions, fit.certificate.predictions)
     assert replace(loaded.certificate, predictions=None).to_json() == fit.certificate.to_json()
     assert str(loaded.certificate) == str(fit.certificate)
+    earlier = {name: fact for name, fact in json.loads(fit.certificate.to_json()).items() if name != "prior_stderr"}
+    assert Certificate.from_json(json.dumps(earlier), fit.certificate.predictions).upper == fit.certificate.upper
     assert repr(loaded) == repr(fit)
     assert "gap upper" in mfpda.summary(loaded)
     assert "certified" in mfpda.summary(loaded)

@@ -683,6 +683,7 @@ def test_a_certificate_prints_what_it_says(small):
         assert words in str(certificate)
     assert certificate.worse_than_prior
     assert f"This is worse than the prior, whose L is {certificate.prior_risk:.4g}." in str(certificate)
+    assert not replace(certificate, prior_stderr=certificate.objective).worse_than_prior  # L(p0) is an estimate, too
     better = replace(certificate, objective=certificate.prior_risk)
     assert f"This is {certificate.share:.2g} of what could be won over the prior" in str(better)
     assert "budget" not in str(better)
