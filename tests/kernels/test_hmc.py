@@ -90,7 +90,7 @@ def test_refusals(settings, message):
 def test_a_direction_of_half_the_width_mixes(dimensions):
     """Pairs with a correlation of 3/4: the difference has half the reference's width, and would turn by half a circle.
 
-    It begins with four times its variance. 8,000 squares know a variance within 0.016 (one standard error).
+    It begins with four times its variance. Over 8,000 pairs the tolerances are 5 and 4 standard errors.
     """
     between = jnp.linalg.inv(jnp.array([[1.0, 0.75], [0.75, 1.0]]))
 
