@@ -7,6 +7,7 @@ from mfpda.core import schedules
 from mfpda.engine.fit import fit
 from mfpda.errors import (
     CertificateStatus,
+    EarlierWasBetterWarning,
     HighDimensionWarning,
     InputError,
     NotCertifiedWarning,
@@ -14,6 +15,7 @@ from mfpda.errors import (
     RunError,
     Status,
     Terminated,
+    UnsoundSampleWarning,
 )
 from mfpda.judging import Certificate, estimators
 from mfpda.kernels import (
@@ -42,11 +44,11 @@ __version__ = _version("mfpda")
 # fmt: off
 __all__ = [
     "HMC", "MALA", "ULA", "Certificate", "CertificateStatus", "Checkpoint", "DualAveraging", "DualCoordinateAscent",
-    "DualNewton", "FictitiousPlay", "Fit", "FromBlackJAX", "FromNumPyro", "GibbsPotential", "GradientDescent",
-    "HighDimensionWarning", "InputError", "Kernel", "Latest", "Loss", "Model", "NotCertifiedWarning",
+    "DualNewton", "EarlierWasBetterWarning", "FictitiousPlay", "Fit", "FromBlackJAX", "FromNumPyro", "GibbsPotential",
+    "GradientDescent", "HighDimensionWarning", "InputError", "Kernel", "Latest", "Loss", "Model", "NotCertifiedWarning",
     "NotConvexWarning", "PowerNormal", "Record", "Resample", "Reweight", "Rule", "RunError", "Start", "Status",
-    "StochasticGradient", "Stream", "Temper", "Terminated", "Underdamped", "Warm", "diagnostics", "distributions",
-    "estimators", "exact", "features", "fit", "kernels", "load", "losses", "penalty", "plots", "rules", "schedules",
-    "starts", "studies", "summary", "theory", "to_inference_data", "verdict",
+    "StochasticGradient", "Stream", "Temper", "Terminated", "Underdamped", "UnsoundSampleWarning", "Warm",
+    "diagnostics", "distributions", "estimators", "exact", "features", "fit", "kernels", "load", "losses", "penalty",
+    "plots", "rules", "schedules", "starts", "studies", "summary", "theory", "to_inference_data", "verdict",
 ]
 # fmt: on

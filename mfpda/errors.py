@@ -28,6 +28,14 @@ class NotCertifiedWarning(UserWarning):
     """A run ended without the certificate that was asked for."""
 
 
+class EarlierWasBetterWarning(UserWarning):
+    """A run of a given length ended at a state whose gap is clearly above the bound of an earlier state."""
+
+
+class UnsoundSampleWarning(UserWarning):
+    """Tempering lost its particles or could not move them, so they are no sample of the density."""
+
+
 class HighDimensionWarning(UserWarning):
     """An estimator was used in more dimensions than it can handle."""
 
@@ -74,8 +82,8 @@ class Status(Advised):
     IMPROPER = (
         "became improper",
         "Far away h(theta, x) outgrows the prior, so the Gibbs density has no finite integral and particles run away; "
-        "this is the last proper state. Bound all factors of h but one, `jnp.tanh(a) * jax.nn.relu(w @ x + b)` for "
-        "example, give a prior with lighter tails, or raise the temperature.",
+        "this is the state one outer step before that was seen. Bound all factors of h but one, `jnp.tanh(a) * "
+        "jax.nn.relu(w @ x + b)` for example, give a prior with lighter tails, or raise the temperature.",
     )
     FAILED = "failed", "The error is shown above. This fit holds everything recorded before it."
 
@@ -101,7 +109,7 @@ class CertificateStatus(Advised):
     DISAGREEMENT = (
         "the replicates disagree",
         "Independent samples of the fitted density predict differently, so none of them can be trusted. Raise "
-        "particles=, or allow more moves: certify(..., temper=Temper(moves=500)).",
+        "particles=, or the temperature. (Up to eight times the moves and temperatures were tried.)",
     )
     HEAVY_TAILED = (
         "a few outputs outweigh all others",

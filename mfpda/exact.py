@@ -27,7 +27,7 @@ from scipy.special import logsumexp
 
 from mfpda.errors import InputError
 from mfpda.problem import DataSet, Deviations, GibbsPotential, Loss, Model, Problem, bind
-from mfpda.rules import DualAveraging, Rule
+from mfpda.rules import Coefficients, DualAveraging, Rule, RuleState
 
 EDGE_MASS = 1e-6  # with more than this on the outermost nodes, the grid cuts the density off
 
@@ -217,18 +217,20 @@ class Quadrature:
         batches = DataSet(jax.random.fold_in(key, 0), self.problem, batch_size)
         with jax.enable_x64(True):
             state = rule.init(len(self.x), self.outputs.shape[2:])
+            chosen = Coefficients(jnp.zeros(self.outputs.shape[1:]), jnp.ones(()))
         for t in range(1, outer_steps + 1):
             with jax.enable_x64(True):
                 step_key, draw_key = jax.random.split(jax.random.fold_in(key, t))
                 view = self._seen(law, draw_key, particles)
                 now, batch = jnp.asarray(t, float), batches.at(t)[1]
-                state, (c, gamma) = _updated(rule, step_key, state, now, view, batch, self.problem)
+                state, chosen = self._stepped(rule, step_key, state, chosen, now, view, batch, particles)
+                c = chosen.c
                 if rule.on_batch and batch is not None:
                     c = jnp.zeros((len(self.x), *c.shape[1:])).at[batch].add(c)
                 dual = rule.dual(state)
                 unseen = not bool(jnp.all(dual.mass > 0))
                 g = np.asarray(dual.filled(self.problem.derivative(view.mean())) if unseen else dual.g)
-            coefficients, gamma = np.asarray(c), float(gamma)
+            coefficients, gamma = np.asarray(c), float(chosen.gamma)
             law, of_dual = self.gibbs(coefficients, gamma)[0], self.gibbs(g / len(self.x))[0]
             gap, fenchel_young = (self.fenchel_young(g, self.predictions(each)) for each in (of_dual, law))
             objective, dual_value = self.objective(law), self.dual_value(g)
@@ -293,6 +295,26 @@ class Quadrature:
         with jax.enable_x64(True):
             return jnp.asarray(self.outputs)
 
+    def _stepped(
+        self,
+        rule: Rule,
+        key: Array,
+        state: RuleState,
+        before: Coefficients,
+        t: Array,
+        view: _GridOutputs,
+        batch: Array | None,
+        particles: int | None,
+    ) -> tuple[RuleState, Coefficients]:
+        """Update a rule, and take the step back if the rule does not allow it for the new law."""
+        after, coefficients = _updated(rule, key, state, t, view, batch, self.problem)
+        if rule.takes_back:
+            law = self._gibbs(np.asarray(coefficients.c), float(coefficients.gamma))[0]
+            seen = self._seen(law, jax.random.fold_in(key, 1), particles)
+            if not _allows(rule, after, seen, self.problem):
+                return rule.taken_back(state, after), before
+        return after, coefficients
+
     def _seen(self, law: Law, key: Array, particles: int | None) -> _GridOutputs:
         """Return the view of a law for a rule: the whole law, or independent draws of it."""
         if particles is None:
@@ -308,6 +330,7 @@ class Quadrature:
 
 
 _updated = jax.jit(lambda rule, *arguments: rule.update(*arguments))
+_allows = jax.jit(lambda rule, *arguments: rule.allows(*arguments))
 _energies = jax.jit(lambda potential, thetas: jax.lax.map(potential, thetas, batch_size=1000))
 
 

@@ -13,7 +13,7 @@ from mfpda.core import Schedule
 from mfpda.engine.drive import Outcome, drive
 from mfpda.engine.plan import Folder, Metrics, make_plan
 from mfpda.engine.run import Run
-from mfpda.errors import NotCertifiedWarning, RunError, Status, Terminated
+from mfpda.errors import EarlierWasBetterWarning, NotCertifiedWarning, RunError, Status, Terminated
 from mfpda.kernels import Kernel
 from mfpda.persistence import Checkpoint
 from mfpda.problem import Model, centred
@@ -33,7 +33,7 @@ def fit(
     start: Start | str | None = None,
     particles: int = 1000,
     outer_steps: int | None = None,
-    tolerance: float = 0.05,
+    tolerance: float | None = None,
     inner_steps: int | Schedule | None = None,
     batch_size: int | None = None,
     record: Record = Record(),
@@ -67,9 +67,9 @@ def fit(
         outer_steps: the number of outer steps in all. A resumed run takes those that are missing. By default the run
             continues until it is certified, for at most 640 outer steps: see ``tolerance``. (Streams and losses that
             are not convex cannot be certified to a tolerance: they take 60.)
-        tolerance: without ``outer_steps``, the run ends when the certificate's upper bound on L(q_g) - L* is at most
-            this share of what could be won over the prior, L(p0) - D(g). A bound of 0.005 T is always enough: it
-            means KL(q_g || q*) <= 0.005.
+        tolerance: end the run when the certificate's upper bound on L(q_g) - L* is at most this share of what could be
+            won over the prior, L(p0) - D(g). A bound of 0.005 T is always enough: it means KL(q_g || q*) <= 0.005. By
+            default 0.05, or none if ``outer_steps`` or ``stop_at_gap`` is given.
         inner_steps: kernel steps per outer step, or a schedule of t. By default 20; 1 for ``DualNewton``, 10 for
             ``DualCoordinateAscent``.
         batch_size: None for the full batch, else the size of the batches of a shuffled epoch. Streams: 50 by default.
@@ -78,7 +78,7 @@ def fit(
         certify_every: the number of outer steps between certificates. The last step also gets one. Their gaps are
             recorded in ``outer_stats``, and the last is ``fit.certificate``. By default there are certificates at steps
             5, 10, 15, 20, 30, 40, 60, ... if the run ends when it is certified, else none. 0 means none.
-        stop_at_gap: end the run when the upper bound on the gap is at most this number, instead of ``tolerance``.
+        stop_at_gap: end the run when the upper bound on the gap is at most this number, in place of ``tolerance``.
         memory: the budget in GiB for intermediate results. By default a quarter of the free memory. If all examples
             need more, they are evaluated in blocks. The results are the same within rounding, and have the same bits if
             the blocks are the same (``fit.settings.block_rows``).
@@ -118,6 +118,10 @@ def report(run: Run, outcome: Outcome, throw: bool) -> Fit:
     fit = Fit(run.best_result if outcome.status.returns_best else run.progress, outcome.status, run.store)
     if outcome.status.returns_best:
         warnings.warn(f"{fit!r}. {outcome.status.advice}", NotCertifiedWarning, stacklevel=3)
+    if outcome.status is Status.FINISHED and (better := run.better_before) is not None:
+        bound = f"had a bound of {better.certificate.upper:.2g}" if better.certificate else ""
+        warning = f"{fit!r}. The state after outer step {better.t} {bound}: outer_steps={better.t} returns it."
+        warnings.warn(warning, EarlierWasBetterWarning, stacklevel=3)
     if outcome.terminated:
         where = f" It can be resumed from {str(fit.folder)!r}." if fit.folder else ""
         _say(f"SIGTERM ended the run after outer step {fit.outer_steps}.{where}")

@@ -15,7 +15,7 @@ from mfpda.problem import Problem
 from mfpda.progress import RunState, current_potential
 from mfpda.rules import Rule
 from mfpda.sampling import tuning
-from mfpda.starts import Start, chosen, move
+from mfpda.starts import Start, move
 
 
 class StepStats(NamedTuple):
@@ -44,7 +44,8 @@ def outer_step(
 ) -> tuple[RunState, StepStats]:
     """Outer step t of particle dual averaging (Algorithms 1 and 3), for any plugs. ``key`` is the run's.
 
-    If the start cannot sample the new density and the rule can take its step back, the old potential stays.
+    A rule may take its step back if the start cannot sample the new density, or if the new particles contradict the
+    step. Then potential and particles stay as they were.
 
     Devices exchange data for the predictions that the rule needs, for tuning and for the start. The inner loop needs
     no exchange, because the kernel's numbers are fixed there.
@@ -59,12 +60,7 @@ def outer_step(
     before, state = state, state._replace(rule=rule_state, coefficients=coefficients, batch=batch)
     new = current_potential(problem, rule, state)
     kernel, retune = tuning.tuned(tune_key, kernel, new, state.ensemble.theta, state.factor)
-    ensemble, moved = move(start_key, start, state.ensemble, old, new, kernel, rule.takes_back)
-    if rule.takes_back and moved.sound is not None:
-        rule_state = chosen(moved.sound, rule_state, rule.taken_back(before.rule, rule_state))
-        coefficients = chosen(moved.sound, coefficients, before.coefficients)
-        state = state._replace(rule=rule_state, coefficients=coefficients)
-        new = current_potential(problem, rule, state)
+    ensemble, moved = move(start_key, start, state.ensemble, old, new, kernel)
     keys = sampling.particle_keys(inner_key, len(ensemble.theta))
     inner_loop = on_each(mesh, lambda *arguments: sampling.run_with(*arguments)[:2])
     ensemble, sample_stats = inner_loop(keys, ensemble, inner_key, new, kernel, inner_steps)
@@ -76,15 +72,22 @@ def outer_step(
     finite = jnp.all(jnp.isfinite(ensemble.theta)) & proposed
     if not kernel.adjusted:  # nothing corrects a step that would have left the finite numbers
         finite &= ~jnp.any(sample_stats.diverging)
+    state = state._replace(ensemble=ensemble, stats=sample_stats, factor=factor)
+    plugs = moved.stats
+    if rule.takes_back:
+        taken = moved.sound & rule.allows(rule_state, problem.outputs(ensemble.theta), problem)
+        back = before._replace(rule=rule.taken_back(before.rule, rule_state))
+        state = jax.tree.map(lambda new, old: jnp.where(taken, new, old), state, back)
+        plugs = plugs | {"taken": taken}  # 0 if the step was taken back
     stats = StepStats(
         finite=finite,
         step_size=step_size,
         acceptance_rate=jnp.mean(sample_stats.acceptance),
         diverging=jnp.sum(sample_stats.diverging),
         gradients=jnp.mean(sample_stats.gradients) + kernel.adjusted + moved.gradients,
-        plugs=rule.stats(rule_state) | moved.stats,
+        plugs=rule.stats(state.rule) | plugs,
     )
-    return state._replace(ensemble=ensemble, stats=sample_stats, factor=factor), stats
+    return state, stats
 
 
 class Snapshot(NamedTuple):

@@ -29,6 +29,7 @@ from mfpda.rules import RULES, Rule, pick
 from mfpda.sampling import tuning
 from mfpda.starts import STARTS, Start
 
+TOLERANCE = 0.05  # by default: the bound of a certified run, as a share of what could be won over the prior
 LIMIT = 640  # outer steps of a run that ends when it is certified
 UNCERTIFIED = 60  # outer steps, if there are none given and the problem cannot be certified
 Metrics = Mapping[str, Callable[[Callable[[Any], Array]], float]]
@@ -114,7 +115,7 @@ def make_plan(
     start: Start | str | None,
     particles: int,
     outer_steps: int | None,
-    tolerance: float,
+    tolerance: float | None,
     inner_steps: int | Schedule | None,
     batch_size: int | None,
     record: Record,
@@ -152,6 +153,7 @@ def make_plan(
     rule, why = _resolve_rule(rule, problem, source, particles)
     _check_batches(rule, source)
     _check_curvature(rule, problem)
+    _check_init(rule, model)
     chosen_kernel = KERNELS.resolve(rule.defaults.kernel if kernel is None else kernel)
     kernels = tuning.plan(chosen_kernel, outer_steps)
     chosen_start = STARTS.resolve(rule.defaults.start if start is None else start)
@@ -226,7 +228,7 @@ class _Length(NamedTuple):
 
 def _length(
     outer_steps: int | None,
-    tolerance: float,
+    tolerance: float | None,
     every: int | None,
     stop_at_gap: float | None,
     problem: Problem,
@@ -235,21 +237,26 @@ def _length(
     """Without ``outer_steps`` a run ends when it is certified. A stream, or a loss that is not convex, cannot be."""
     if every is not None and (isinstance(every, bool) or not isinstance(every, (int, np.integer)) or every < 0):
         raise InputError("a whole number as certify_every", repr(every), "Give 10, for example, or 0 for never.")
-    positive(tolerance, "tolerance")
-    target = None if stop_at_gap is None else Target(gap=positive(stop_at_gap, "stop_at_gap"), only_whether=True)
+    if tolerance is not None and stop_at_gap is not None:
+        raise InputError("tolerance or stop_at_gap", "both", "Leave one out: each is the bound at which the run ends.")
+    target = None
+    if tolerance is not None:
+        target = Target(positive(tolerance, "tolerance"), only_whether=True)
+    if stop_at_gap is not None:
+        target = Target(gap=positive(stop_at_gap, "stop_at_gap"), only_whether=True)
     if every == 0 and target is not None:
-        expected = "certificates, to stop at a gap"
+        expected = "certificates, to stop at a bound"
         raise InputError(expected, "certify_every=0", "Leave certify_every out, or give 10, for example.")
     if outer_steps is not None:
         never = 0 if target is None and every is None else every
         return _Length(positive_count(outer_steps, "outer_steps"), False, never, target)
     convex = problem.loss.convex or seen_convex(problem.loss, problem.y, problem.neuron.output)
-    if target is None and (is_stream or not convex):
+    if stop_at_gap is None and (is_stream or not convex):
         return _Length(UNCERTIFIED, False, every or 0, None)
     if every == 0:
         expected = "outer_steps for a run without certificates (certify_every=0, or resumed from one that had none)"
         raise InputError(expected, "None", "Give outer_steps.")
-    return _Length(LIMIT, True, every, target or Target(tolerance, only_whether=True))
+    return _Length(LIMIT, True, every, target or Target(TOLERANCE, only_whether=True))
 
 
 def _check_folders(checkpoint: object, resume: object) -> tuple[Progress | None, SavedRun | None, Checkpoint | None]:
@@ -326,6 +333,14 @@ def _check_curvature(rule: Rule, problem: Problem) -> None:
         )
         expected = f"a loss with curvature for {type(rule).__name__}, which uses its second derivative"
         raise InputError(expected, "one whose second derivative is 0 except at kinks", advice)
+
+
+def _check_init(rule: Rule, model: Model) -> None:
+    """Refuse an init for a rule that judges its first step by the particles it begins with."""
+    if rule.takes_back and model.has_init:
+        name = type(rule).__name__
+        expected = f"particles that begin as draws of the prior, for {name}, which judges its steps by them"
+        raise InputError(expected, "a model with init", 'Leave init out, or use rule="dual_averaging".')
 
 
 def _blocks(

@@ -76,6 +76,8 @@ class Run:
             steps = [row.outer_step for row in progress.rows] + sorted(self._recorded_steps)
             whole = replace(progress, state=gathered(progress.state))
             self.writer = RunWriter.create(plan.checkpoint, whole, plan.identity, steps, plan.ends, statistics)
+            if self.best:
+                self.writer.best(self.best)
         self.progress = replace(progress, rows=tuple(self.writer.store.rows(progress.t)))
 
     @property
@@ -242,6 +244,15 @@ class Run:
     def best_result(self) -> Progress:
         """The certified state with the smallest bound, or the present state if it was not certified."""
         return self.progress if self.progress.certificate is None or self.best is None else self.best
+
+    @property
+    def better_before(self) -> Progress | None:
+        """An earlier state whose bound is clearly below the gap of the present one, if there is one."""
+        judged, best = self.progress.certificate, self.best
+        if judged is None or best is None or best.certificate is None:
+            return None
+        lower = 2 * judged.gap - judged.upper  # as far below the estimate as the bound is above it
+        return best if best.certificate.upper < lower else None
 
     def shown(self) -> dict[str, str]:
         """The numbers of the progress bar."""

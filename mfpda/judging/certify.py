@@ -43,7 +43,7 @@ from mfpda.sampling import FEWEST_TEMPERED, Tempering, draw_prior
 
 FEWEST_REPLICATES = 4
 FEWEST_PARTICLES = 200  # of a replicate
-MOST_EFFORT = 3  # pilots that take twice the moves and half the step in temperature of the pilot before
+MOST_EFFORT = 3  # pilots that take twice the moves and temperatures of the pilot before
 DECIDED = 0.2  # the bound is decided if noise is at most this share of it
 NOTHING_TO_WIN = 0.005  # times T: then KL(q_g || q*) is at most this
 HEAVIEST = 0.1  # the largest share of one particle in a variance; above it, the mean is far from normal
@@ -102,19 +102,13 @@ def certify(
     effort, look, spent, gradients, sample = 0, 0, 0, 0.0, None
     while True:
         look += 1
-        keys = jax.random.split(jax.random.fold_in(sample_key, look))
-        harder = tempering.harder(effort)
+        pilot_key, draw_key = jax.random.split(jax.random.fold_in(sample_key, look))
         if sample is None:
-            pilot = harder.sample(keys[0], potential, particles)
-            more = drawn(keys[1], potential, harder, replicates, particles, pilot.ladder)
-            sample, spent, gradients = (
-                more,
-                spent + 1 + replicates,
-                gradients + particles * float(pilot.stats.gradients),
-            )
-        else:
-            more = drawn(keys[1], potential, harder, len(sample.z), particles, pilot.ladder)
-            sample, spent = sample.joined(more), spent + len(more.z)
+            pilot = tempering.sample(pilot_key, potential, particles, effort=effort)
+            spent, gradients = spent + 1, gradients + particles * float(pilot.stats.gradients)
+        more = drawn(draw_key, potential, tempering, replicates, particles, pilot.ladder)
+        sample, spent = more if sample is None else sample.joined(more), spent + replicates
+        replicates = len(sample.z)
         gradients += particles * float(jnp.sum(more.stats.gradients))
         if np.any(runs_away(potential, more.thetas.reshape(-1, more.thetas.shape[-1]))):
             return improper
@@ -122,8 +116,8 @@ def certify(
         if judged.status in (CertificateStatus.DEGENERATE, CertificateStatus.DISAGREEMENT):
             if effort == MOST_EFFORT or spent + 1 + replicates > budget or judged.decided:
                 return judged
-            effort, sample = effort + 1, None
-        elif judged.decided or judged.status is not CertificateStatus.CERTIFIED or spent + len(sample.z) > budget:
+            effort, sample = effort + 1, None  # as many replicates again, so that those that disagreed count
+        elif judged.decided or judged.status is not CertificateStatus.CERTIFIED or spent + replicates > budget:
             return judged
 
 

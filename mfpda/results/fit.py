@@ -2,6 +2,7 @@
 
 import functools
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from jax.typing import ArrayLike
 
 from mfpda import sampling
 from mfpda.core import as_key, html_table, positive_count
-from mfpda.errors import InputError, Status, listed
+from mfpda.errors import InputError, Status, UnsoundSampleWarning, listed
 from mfpda.judging import Certificate, certify
 from mfpda.kernels import KERNELS, Kernel
 from mfpda.persistence import HistoryStore, attributes_of, files, saved_fit
@@ -195,7 +196,14 @@ class Fit:
         temper_key, choose_key = jax.random.split(key)
         particles = max(num, FEWEST_TEMPERED)
         potential = self.potential.in_blocks(self.progress.blocks_for(particles))
-        thetas = self.start.tempering.sample(temper_key, potential, particles).thetas
+        thetas, _, stats, _ = self.start.tempering.sample(temper_key, potential, particles)
+        if not stats.sound(particles):
+            warning = (
+                f"Tempering left {float(stats.effective_sample_size):.0f} effective particles of {particles}, with an "
+                f"acceptance of {float(stats.acceptance):.2g}: this is no sample of the fitted density. Ask for more "
+                "particles, or raise the temperature."
+            )
+            warnings.warn(warning, UnsoundSampleWarning, stacklevel=2)
         if num < particles:
             thetas = jax.random.choice(choose_key, thetas, (num,), replace=False)
         return self.problem.constrain(thetas)

@@ -42,7 +42,7 @@ class Finding(Advised):
         "Take more outer_steps: fit(..., resume=this_fit). If the gap no longer falls, its floor is the particles' "
         "noise times the stiffness: take more particles. With batches, even a good density may have a poor dual.",
     )
-    UNDECIDED = "undecided", "Give verdict or certify more particles=, or temper=Temper(moves=100)."
+    UNDECIDED = "undecided", "Give verdict or certify more particles=."
     BROKEN_OFF = "broken off", "Remove the cause, then judge again."
 
 
@@ -127,6 +127,10 @@ def verdict(key: Array, fit: Fit, tolerance: float = 0.05, **certifying: Any) ->
     problem = fit.problem.in_blocks(fit.progress.blocks_for(judged.particles))
     potential = fit.last_potential.in_blocks(problem.blocks)
     stein = stein_test(stein_key, fit.thetas, potential)
+    broken_off = fit.status in (Status.DIVERGED, Status.IMPROPER, Status.FAILED)
+    if judged.replicates == 0:  # the density is improper, and cannot be sampled
+        only = Finding.BROKEN_OFF if broken_off else Finding.UNDECIDED
+        return Verdict((only,), judged, stein, judged.share, np.nan, np.nan, fit.outer_steps, fit.status)
     particles, replicates = judged.particles, judged.replicates
     tempering = as_tempering(certifying.get("temper") or Tempering())
     fresh = drawn(temper_key, potential, tempering, replicates, particles, draws=1)
@@ -151,7 +155,7 @@ def verdict(key: Array, fit: Fit, tolerance: float = 0.05, **certifying: Any) ->
         and not (converged or undecided),
     }
     findings = [finding for finding, seen in found.items() if seen] or [Finding.STILL_MOVING]
-    findings = [Finding.BROKEN_OFF] if fit.status in (Status.DIVERGED, Status.IMPROPER, Status.FAILED) else findings
+    findings = [Finding.BROKEN_OFF] if broken_off else findings
     return Verdict(tuple(findings), judged, stein, share, distance, noise, fit.outer_steps, fit.status)
 
 

@@ -58,7 +58,7 @@ class Defaults(NamedTuple):
     inner_steps: int = 20
 
 
-REWEIGHTED = Defaults("mala", "reweight", 10)  # for rules that bound their steps by importance weights
+REWEIGHTED = Defaults("mala", "reweight", 10)  # for a rule that bounds its steps by importance weights
 
 
 class Rule(Plug):
@@ -79,7 +79,8 @@ class Rule(Plug):
     needs_curvature: ClassVar[bool] = False
     # Whether a fit moves its particles a little, so that they predict as the fitted density does.
     calibrates: ClassVar[bool] = False
-    # Whether the rule takes a step back if the start cannot sample the new density: see ``taken_back``.
+    # Whether the rule takes a step back if the start cannot sample the new density, or if its particles contradict the
+    # step: see ``allows`` and ``taken_back``. Its first particles must be draws of the prior.
     takes_back: ClassVar[bool] = False
     # Whether exact steps overshoot until t exceeds the stiffness. Verdicts and summaries then mention it.
     overshoots: ClassVar[bool] = False
@@ -111,8 +112,15 @@ class Rule(Plug):
         """Return the state with room for more anchors. Only rules that accept streams need it."""
         raise NotImplementedError
 
+    def allows(self, state: RuleState, outputs: Outputs, problem: Problem) -> Array:
+        """Return whether the step that led to this state stays, judged by the outputs of the new density's particles.
+
+        The engine asks only if ``takes_back``.
+        """
+        raise NotImplementedError
+
     def taken_back(self, before: RuleState, after: RuleState) -> RuleState:
-        """Return the state that replaces both if the step cannot be sampled. The potential stays that of ``before``."""
+        """Return the state that replaces both after a step that is taken back. Potential and particles stay."""
         raise NotImplementedError
 
     def stats(self, state: RuleState) -> dict[str, Array]:

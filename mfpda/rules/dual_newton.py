@@ -2,19 +2,18 @@
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
 from mfpda.core import check_share, ess_fraction, largest_step
-from mfpda.problem import Deviations, Outputs, Problem, over_outputs
+from mfpda.problem import Outputs, Problem, over_outputs
 from mfpda.rules.base import Coefficients, Defaults, Dual, Rule
 from mfpda.rules.proximal import predicted
 
 FLOOR = 2.0  # a residual below this many Monte Carlo errors is noise
 LONGEST_FALL = 1.5  # times what a whole step should bring: beyond it, the step went too far
 CLEAR = 8.0  # Monte Carlo errors of independent draws beyond which a fall is too long; tempered particles have more
-SHORTEST = 2.0**-10  # of a step after one that was taken back: shorter ones would be taken back as often
+SHORTEST = 2.0**-10  # of a whole step: what contradicts so short a step is the sample before it, not the step
 ROUNDINGS = 16  # of a sum over all examples
 
 
@@ -23,14 +22,13 @@ class NewtonState(NamedTuple):
 
     g: Array
     u: Array
-    base: Array  # g before the step
-    direction: Array  # d, so that g = base + alpha d
-    level: Array  # sum_i w_i d_i . z_i / T at the base
-    variance: Array  # of the energies along d at the base: the fall of the level that a whole step should bring
+    direction: Array  # d: the step was alpha d
+    level: Array  # sum_i w_i d_i . z_i / T before the step
+    variance: Array  # of the energies along d before the step: the fall of the level that a whole step should bring
     settled: Array  # k, the number of averaged steps
     alpha: Array
     longest: Array  # the next alpha is at most this
-    effective_sample_size: Array  # after the step, before it was halved
+    effective_sample_size: Array
     residual: Array
 
 
@@ -46,14 +44,14 @@ class DualNewton(Rule):
     exp(-H d alpha / (n T)) leave an effective sample size of ``share`` M. It is at most twice the last alpha.
 
     Judgement: weights know nothing of a mode that no particle has found. A step that fills such a mode moves the
-    predictions much further than C said. So the next update first looks at z' under the new density. If the fall of
-    d . z is at most that of a whole step by the model, d . z' >= d . u, then D still rises along d at the new dual. D
-    is concave, so D has not fallen. If the fall is clearly more than 1.5 times that, the rule goes back and takes half
-    of the step. Near the length at which the mode fills, particles see it, and the next step allows for it. All this
-    needs particles that sample the new density. So the default start tempers fresh particles from the prior at every
-    step: particles that are only reweighted and moved a little agree with the dual that was made from them. If their
-    sample is not sound, the step is taken back, and the next is at most half as long: a run never ends at a density
-    that its particles cannot sample.
+    predictions much further than C said. So the rule looks at the predictions z' of the particles that sample the new
+    density. If the fall of d . z is at most that of a whole step by the model, d . z' >= d . u, then D still rises
+    along d at the new dual. D is concave, so D has not fallen. If the fall is clearly more than 1.5 times that, the
+    step is taken back: dual and particles stay as they were, and the next step is at most half as long. Near the length
+    at which the mode fills, particles see it, and the next step allows for it. All this needs particles that sample the
+    new density. So the default start tempers fresh particles from the prior at every step: particles that are only
+    reweighted and moved a little agree with the dual that was made from them. If their sample is not sound, the step is
+    taken back too. So a run never ends at a density that its particles cannot sample, or that they contradict.
 
     Averaging: once a whole step finds a residual l'(z) - g that is noise or no longer falls, the predictions u of all
     further steps are averaged, step k with weight k, and g = l'(average). A step that the trust region shortens ends
@@ -76,25 +74,12 @@ class DualNewton(Rule):
     def init(self, anchors: int, outputs: tuple[int, ...]) -> NewtonState:
         none, u = jnp.zeros(()), jnp.zeros((anchors, *outputs))
         whole, unknown = jnp.ones_like(none), jnp.full_like(none, jnp.inf)
-        return NewtonState(u, u, u, u, none, none, none, none, whole, none, unknown)
+        return NewtonState(u, u, u, none, none, none, none, whole, none, unknown)
 
     def update(
         self, key: Array, state: NewtonState, t: Array, outputs: Outputs, batch: Array | None, problem: Problem
     ) -> tuple[NewtonState, Coefficients]:
-        deviations, shares = outputs.deviations(), over_outputs(problem.weights, state.g)
-        along = shares * state.direction / problem.temperature
-        fall, spread = state.level - jnp.sum(along * deviations.z), deviations.energies(along)
-        noise = CLEAR * jnp.sqrt((state.variance + deviations.mass @ jnp.square(spread)) / deviations.particles)
-        rounding = ROUNDINGS * jnp.finfo(fall.dtype).eps * jnp.sum(jnp.abs(along * deviations.z))
-        state = jax.lax.cond(
-            fall > LONGEST_FALL * state.variance + noise + rounding,
-            lambda: _halved(state),
-            lambda: self._advanced(state, deviations, problem),
-        )
-        return state, Coefficients(shares * state.g, jnp.ones_like(t))
-
-    def _advanced(self, state: NewtonState, deviations: Deviations, problem: Problem) -> NewtonState:
-        """Make a step from g, which the particles sample."""
+        deviations = outputs.deviations()
         g, z = state.g, deviations.z
         scaled = over_outputs(problem.weights, g) / problem.temperature
         u = predicted(deviations, g, problem)
@@ -110,10 +95,9 @@ class DualNewton(Rule):
         u = state.u + jnp.where(settled > 1, 2 / (settled + 1), 1) * (u - state.u)
         direction = jnp.where(settled > 1, problem.derivative(u) - g, direction)
         rise = deviations.energies(scaled * direction)
-        return NewtonState(
+        state = NewtonState(
             g=g + alpha * direction,
             u=u,
-            base=g,
             direction=direction,
             level=jnp.sum(scaled * direction * z),
             variance=deviations.mass @ jnp.square(rise),
@@ -123,6 +107,15 @@ class DualNewton(Rule):
             effective_sample_size=len(deviations.mass) * ess_fraction(-alpha * rise, deviations.mass),
             residual=residual,
         )
+        return state, Coefficients(over_outputs(problem.weights, g) * state.g, jnp.ones_like(t))
+
+    def allows(self, state: NewtonState, outputs: Outputs, problem: Problem) -> Array:
+        deviations = outputs.deviations()
+        along = over_outputs(problem.weights, state.g) * state.direction / problem.temperature
+        fall, spread = state.level - jnp.sum(along * deviations.z), deviations.energies(along)
+        noise = CLEAR * jnp.sqrt((state.variance + deviations.mass @ jnp.square(spread)) / deviations.particles)
+        rounding = ROUNDINGS * jnp.finfo(fall.dtype).eps * jnp.sum(jnp.abs(along * deviations.z))
+        return (fall <= LONGEST_FALL * state.variance + noise + rounding) | (state.alpha <= SHORTEST)
 
     def taken_back(self, before: NewtonState, after: NewtonState) -> NewtonState:
         """Allow half of the step. Steps that are averaged are short, so what failed there was luck."""
@@ -137,14 +130,3 @@ class DualNewton(Rule):
 
     def stats(self, state: NewtonState) -> dict[str, Array]:
         return {name: value for name, value in state._asdict().items() if value.ndim == 0}
-
-
-def _halved(state: NewtonState) -> NewtonState:
-    """Go back to the base, and take half of the step, or less if no more can be sampled."""
-    alpha = jnp.minimum(state.alpha / 2, state.longest)
-    return state._replace(
-        g=state.base + alpha * state.direction,
-        alpha=alpha,
-        longest=jnp.minimum(1, 2 * alpha).astype(state.longest.dtype),
-        settled=jnp.zeros_like(alpha),
-    )

@@ -12,12 +12,12 @@ returns these choices as a ``Ladder``. A sample with a fixed ladder chooses noth
 the product of that estimate and a mean over its particles, are then unbiased.
 """
 
-import dataclasses
 from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.scipy.special import logsumexp
 
@@ -106,14 +106,15 @@ class Tempering(Plug):
         check_share(self.share)
         object.__setattr__(self, "kernel", kernel)
 
-    def sample(self, key: Array, potential: GibbsPotential, particles: int, ladder: Ladder | None = None) -> Tempered:
-        """Draw M flat thetas from the density exp(-V), by an open ladder or by the one of a pilot."""
-        ladder = Ladder.open(potential.problem.neuron.size) if ladder is None else ladder
-        return _temper(key, potential, self, particles, ladder)
+    def sample(
+        self, key: Array, potential: GibbsPotential, particles: int, ladder: Ladder | None = None, effort: int = 0
+    ) -> Tempered:
+        """Draw M flat thetas from the density exp(-V), by an open ladder or by the one of a pilot.
 
-    def harder(self, effort: int) -> "Tempering":
-        """Return a tempering with 2^effort times the moves, and steps in temperature that cost 2^effort times less."""
-        return dataclasses.replace(self, moves=self.moves * 2**effort, share=1 - (1 - self.share) / 2**effort)
+        With an open ladder, each ``effort`` doubles the moves at every temperature and the number of temperatures.
+        """
+        ladder = Ladder.open(potential.problem.neuron.size) if ladder is None else ladder
+        return _temper(key, potential, self, particles, ladder, np.int32(2**effort))
 
     def last_kernel(self, ladder: Ladder) -> Kernel:
         """Return the kernel of the last rung of a ladder, which leaves exp(-V) invariant."""
@@ -144,13 +145,15 @@ class _Rung(NamedTuple):
 
 
 @partial(jax.jit, static_argnames="particles")
-def _temper(key: Array, potential: GibbsPotential, how: Tempering, particles: int, ladder: Ladder) -> Tempered:
+def _temper(
+    key: Array, potential: GibbsPotential, how: Tempering, particles: int, ladder: Ladder, hardness: Array
+) -> Tempered:
     draw_key, choose_key, tune_key, loop_key = jax.random.split(key, 4)
     keys = sampling.particle_keys(draw_key, POOL * particles)
     prior = potential.tempered(jnp.zeros((), float))
     drawn = jax.vmap(potential.problem.draw_prior)(keys[:particles])
     kernel, retune = tuning.tuned(tune_key, how.kernel, prior, drawn)
-    descent = _Descent(potential, prior, how, particles, ladder, kernel, retune)
+    descent = _Descent(potential, prior, how, particles, ladder, hardness, kernel, retune)
     rung = jax.lax.while_loop(
         lambda rung: ~rung.done,
         lambda rung: descent.next_rung(jax.random.fold_in(loop_key, rung.number), rung),
@@ -168,12 +171,18 @@ class _Descent(NamedTuple):
     how: Tempering
     particles: int
     ladder: Ladder
+    hardness: Array  # a pilot takes this many times the moves and the temperatures that it needs
     kernel: Kernel  # tuned at the prior
     retune: sampling.Retune
 
     @property
     def pilots(self) -> Array:
         return self.ladder.rungs == 0
+
+    @property
+    def share(self) -> Array:
+        """The share of particles that is left between one temperature and the next."""
+        return 1 - (1 - self.how.share) / self.hardness
 
     def energies(self, thetas: Array) -> Array:
         """Return V + log p0 for every particle, infinite outside the support of exp(-V)."""
@@ -188,7 +197,7 @@ class _Descent(NamedTuple):
         draws = jax.vmap(self.potential.problem.draw_prior)
         rise = jax.lax.map(lambda some: self.energies(draws(some)), keys.reshape(POOL, self.particles)).ravel()
         zero, start = jnp.zeros((), float), jnp.zeros((), int)
-        beta, chosen, left, log_ratio = self.weighted(key, start, zero, rise, 4 * self.how.share / POOL)
+        beta, chosen, left, log_ratio = self.weighted(key, start, zero, rise, 4 * self.share / POOL)
         thetas = draws(keys[chosen])
         centre, spread = self.reference(start, thetas)
         step_size = jnp.where(self.pilots, step_size_of(self.kernel), self.ladder.step_size[0])
@@ -205,9 +214,8 @@ class _Descent(NamedTuple):
         used = rung.beta, moved.moves, step_size, rung.centre, rung.spread
         path = (old.at[rung.number].set(new) for old, new in zip(rung.ladder[1:], used, strict=True))
         thetas = moved.ensemble.theta
-        beta, chosen, left, log_ratio = self.weighted(
-            choose_key, number, rung.beta, self.energies(thetas), self.how.share
-        )
+        rise = self.energies(thetas)
+        beta, chosen, left, log_ratio = self.weighted(choose_key, number, rung.beta, rise, self.share)
         thetas, ancestors = thetas[chosen], rung.ancestors[chosen]
         centre, spread = self.reference(number, thetas)
         stats = TemperingStats(
@@ -231,7 +239,8 @@ class _Descent(NamedTuple):
         """Choose M of the particles for the next beta. Return it, their indices, and what the weights tell."""
         lost, count = jnp.all(jnp.isinf(rise)), len(rise)
         may_stop = (number < MOST_TEMPERATURES - 1) & ~lost
-        ahead = jnp.where(may_stop, jnp.minimum(largest_step(rise, 1 - last, share), LONGEST_RUNG), 1 - last)
+        longest = jnp.minimum(largest_step(rise, 1 - last, share), LONGEST_RUNG / self.hardness)
+        ahead = jnp.where(may_stop, longest, 1 - last)
         largest = jnp.where(ahead >= 1 - last, 1, last + ahead)
         beta = jnp.where(self.pilots | (last >= 1), largest, self.ladder.beta[number])
         log_weights = jnp.where(jnp.isinf(rise), jnp.where(lost, 0, -jnp.inf), -(beta - last) * rise)
@@ -240,38 +249,41 @@ class _Descent(NamedTuple):
         return beta, chosen, left, logsumexp(log_weights) - jnp.log(count)
 
     def move(self, key: Array, rung: _Rung) -> "_Moved":
-        """Move the particles at beta: a pilot until their energies are forgotten, others as often as the pilot did."""
+        """Move the particles at beta: a pilot until their energies are forgotten, others as often as the pilot did.
+
+        A pilot then takes ``hardness`` times as many moves as that.
+        """
         current, before = self.potential.tempered(rung.beta), self.energies(rung.thetas)
         around = self.how.kernel.around(rung.centre, rung.spread)
         kernel = with_step_size(self.kernel if around is self.how.kernel else around, rung.step_size)
         begin_key, move_key = jax.random.split(key)
-        most = jnp.where(self.pilots, self.how.moves, self.ladder.moves[rung.number])
-
-        def unfinished(moved):
-            forgotten = self.pilots & (moved.moves >= 2) & (moved.correlation < FORGOTTEN)
-            return (moved.moves < most) & ~forgotten
+        most = jnp.where(self.pilots, self.how.moves * self.hardness, self.ladder.moves[rung.number])
 
         def once_more(moved):
             step_key = jax.random.fold_in(move_key, moved.moves)
             ensemble, stats, tuned = sampling.run(step_key, moved.ensemble, current, moved.kernel, 1, self.retune)
+            moves, correlation = moved.moves + 1, _correlation(before, self.energies(ensemble.theta))
+            forgotten = self.pilots & (moves >= 2) & (correlation < FORGOTTEN) & (moved.most == most)
             return _Moved(
-                moved.moves + 1,
+                moves,
+                jnp.where(forgotten, jnp.minimum(moves * self.hardness, most), moved.most),
                 ensemble,
                 jax.tree.map(lambda new, old: jnp.where(self.pilots, new, old), tuned, moved.kernel),
-                _correlation(before, self.energies(ensemble.theta)),
+                correlation,
                 moved.acceptance + jnp.mean(stats.acceptance),
                 moved.gradients + jnp.mean(stats.gradients),
             )
 
         ensemble, one = sampling.begin(begin_key, rung.thetas, current, kernel), jnp.ones((), float)  # one gradient
-        begun = _Moved(jnp.zeros((), int), ensemble, kernel, one, jnp.zeros_like(one), one)
-        return jax.lax.while_loop(unfinished, once_more, begun)
+        begun = _Moved(jnp.zeros((), int), most, ensemble, kernel, one, jnp.zeros_like(one), one)
+        return jax.lax.while_loop(lambda moved: moved.moves < moved.most, once_more, begun)
 
 
 class _Moved(NamedTuple):
     """Particles after some moves at one beta, and what the moves cost and did."""
 
     moves: Array
+    most: Array  # moves; fewer once energies are forgotten
     ensemble: sampling.Ensemble
     kernel: Kernel
     correlation: Array  # of energies before and after all moves

@@ -2,7 +2,7 @@
 
 from mfpda.kernels import KERNELS
 from mfpda.registry import Registry
-from mfpda.starts.base import Moved, Start, chosen, move
+from mfpda.starts.base import Moved, Start, move
 from mfpda.starts.resample import Resample
 from mfpda.starts.reweight import Reweight
 from mfpda.starts.temper import Temper

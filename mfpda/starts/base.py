@@ -1,9 +1,8 @@
 """The base class of starts: where the particles of one outer step begin the next."""
 
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
-import jax.numpy as jnp
 from jax import Array
 
 from mfpda import sampling
@@ -21,7 +20,7 @@ class Moved(NamedTuple):
     parents: Array | None = None  # the indices of the particles whose momenta these inherit; None: their own
     stats: dict[str, Array] = {}  # noqa: RUF012  # scalars by name, recorded in ``outer_stats``
     gradients: Array | float = 0.0  # evaluations of grad V per particle
-    sound: Array | None = None  # False if the start could not sample the new density, and kept the old particles
+    sound: Array | bool = True  # False if the start could not sample the new density
 
 
 class Start(Plug):
@@ -58,27 +57,16 @@ def move(
     old: GibbsPotential,
     new: GibbsPotential,
     kernel: Kernel,
-    may_refuse: bool = False,
 ) -> tuple[sampling.Ensemble, Moved]:
-    """Apply a start to an ensemble. Particles inherit the momenta of their parents, and get values of the new V.
-
-    If the start may refuse the new potential and does, they get values of the old one.
-    """
+    """Apply a start to an ensemble. Particles inherit the momenta of their parents, and get values of the new V."""
     start_key, state_key = jax.random.split(key)
     moved = start(start_key, ensemble.theta, old, new)
     if not isinstance(moved, Moved) or moved.thetas.shape != ensemble.theta.shape:
         found = f"shape {moved.thetas.shape}" if isinstance(moved, Moved) else type(moved).__name__
         expected = f"Moved(thetas, ...) with thetas of shape {ensemble.theta.shape} from {type(start).__name__}"
         raise InputError(expected, found, "Return as many positions as there are particles.")
-    if may_refuse and moved.sound is not None:
-        new = chosen(moved.sound, new, old)
     if start.draws_fresh:
         return sampling.begin(state_key, moved.thetas, new, kernel), moved
     if moved.parents is not None:
         ensemble = jax.tree.map(lambda part: part[moved.parents], ensemble)
     return sampling.refresh(state_key, ensemble, moved.thetas, new, kernel), moved
-
-
-def chosen(sound: Array, new: Any, old: Any) -> Any:
-    """Return ``new`` if the start could sample the new density, else ``old``."""
-    return jax.tree.map(lambda a, b: jnp.where(sound, a, b), new, old)

@@ -34,7 +34,7 @@ def solve(n, d, particles, loss, outer_steps, rounds):
         arguments = {"particles": particles, "outer_steps": outer_steps, "progress": False}
         fit = mfpda.fit(key, model, (x, y), rule=rule, record=mfpda.Record(every=outer_steps), **arguments)
         state, thetas = fit.state.rule, fit.thetas
-    potential = given.potential(state.averaged.weighted / n)
+    potential = given.potential(rule.dual(state).g / n)
     kernel = mfpda.MALA(step_size=jnp.asarray(STEP_SIZE))
     medians = interleaved(
         {

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import warnings
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -122,6 +123,43 @@ def test_the_best_state_comes_back_if_the_bound_rises(small, monkeypatch):
     np.testing.assert_array_equal(fit.state.ensemble.theta, whole.state.ensemble.theta)
 
 
+def test_a_run_of_a_given_length_says_if_an_earlier_state_was_better(small, monkeypatch):
+    """Clearly better, beyond the noise of the last bound. It has that length all the same."""
+    arguments = FEW | {"certify_every": 2, "outer_steps": 4}
+    for last, warns in ((1.05, False), (2.0, True)):
+        with monkeypatch.context() as patch, warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            numbers = {2: {"gap": 0.9, "upper": 1.0}, 4: {"gap": 0.95 * last, "upper": last}}
+            changed(patch, lambda t, judged, numbers=numbers: replace(judged, **numbers[t]))
+            fit = mfpda.fit(jax.random.key(0), small.model, small.data, **arguments)
+        assert (fit.status, fit.outer_steps) == (Status.FINISHED, 4)
+        said = [str(each.message) for each in caught if each.category is mfpda.EarlierWasBetterWarning]
+        assert len(said) == warns
+        assert all("The state after outer step 2 had a bound of 1" in each for each in said)
+
+
+def test_with_a_tolerance_a_given_length_is_a_limit(small, monkeypatch):
+    changed(monkeypatch, lambda t, judged: replace(judged, upper=1 / t, winnable_lower=1.0))
+    fit = mfpda.fit(jax.random.key(0), small.model, small.data, outer_steps=9, tolerance=0.15, **FEW, certify_every=1)
+    assert (fit.status, fit.outer_steps) == (Status.CERTIFIED, 7)
+    with pytest.warns(mfpda.NotCertifiedWarning):
+        fit = mfpda.fit(jax.random.key(0), small.model, small.data, outer_steps=3, tolerance=0.15, **FEW)
+    assert (fit.status, fit.outer_steps) == (Status.OUT_OF_STEPS, 3)
+    with pytest.raises(InputError, match="tolerance or stop_at_gap, found both"):
+        mfpda.fit(jax.random.key(0), small.model, small.data, stop_at_gap=0.1, tolerance=0.15, **FEW)
+
+
+def test_a_fit_resumed_into_a_new_folder_keeps_its_best_state(fit, small, monkeypatch, tmp_path):
+    changed(monkeypatch, lambda t, judged: replace(judged, upper=1.0))
+    arguments = FEW | {"outer_steps": fit.outer_steps + 1, "stop_at_gap": 1e-9, "checkpoint": tmp_path / "run"}
+    with pytest.warns(mfpda.NotCertifiedWarning):
+        resumed = mfpda.fit(jax.random.key(0), small.model, small.data, resume=fit, **arguments)
+    loaded = mfpda.load(tmp_path / "run", small.model, data=small.data)
+    for each in (resumed, loaded):
+        assert each.outer_steps == fit.outer_steps
+        assert each.certificate.upper == fit.certificate.upper
+
+
 def test_the_best_state_is_kept_in_the_folder(small, monkeypatch, tmp_path):
     """A loaded run is the one that ``fit`` returned. A resumed one ends as if it had never been interrupted."""
     no_number = {"status": CertificateStatus.DISAGREEMENT, "upper": np.inf, "gap": np.nan}
@@ -240,7 +278,7 @@ def test_odd_tolerances_are_refused(small, wrong):
 def test_without_certificates_a_run_needs_a_length(small):
     with pytest.raises(InputError, match="outer_steps for a run without certificates"):
         mfpda.fit(jax.random.key(0), small.model, small.data, certify_every=0, **FEW)
-    with pytest.raises(InputError, match="certificates, to stop at a gap"):
+    with pytest.raises(InputError, match="certificates, to stop at a bound"):
         mfpda.fit(jax.random.key(0), small.model, small.data, certify_every=0, stop_at_gap=1.0, outer_steps=3, **FEW)
 
 

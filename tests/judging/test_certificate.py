@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import itertools
 from dataclasses import replace
 
 import jax
@@ -192,8 +193,8 @@ def test_replicates_that_happen_to_agree_do_not_make_the_error_small(monkeypatch
     fit = linear_fit()
     original = tempering.Tempering.sample
 
-    def copies(self, key, potential, particles, ladder=None):
-        return original(self, jax.random.key(7), potential, particles, ladder)
+    def copies(self, key, potential, particles, ladder=None, effort=0):
+        return original(self, jax.random.key(7), potential, particles, ladder, effort)
 
     monkeypatch.setattr(tempering.Tempering, "sample", copies)
     certificate = fit.certify(jax.random.key(1))
@@ -708,11 +709,12 @@ def test_it_spends_what_it_needs(monkeypatch):
 def test_replicates_that_disagree_at_the_optimum_decide_nothing(monkeypatch):
     """Their own noise makes (FY) large for each. More moves are tried, and no bound is given."""
     problem, g = at_the_optimum()
-    original, efforts = certifying.drawn, []
+    original, ladders, counts = certifying.drawn, [], []
 
-    def apart(key, potential, tempering, count, *rest):
-        sample = original(key, potential, tempering, count, *rest)
-        efforts.append(tempering.moves)
+    def apart(key, potential, tempering, count, particles, ladder):
+        sample = original(key, potential, tempering, count, particles, ladder)
+        ladders.append(ladder)
+        counts.append(count)
         noise = jax.random.normal(key, (len(sample.z), 3)) @ problem.x.T  # as the outputs of 3 parameters have it
         return sample._replace(z=sample.z + jnp.sqrt(0.15) * SCALE * noise)
 
@@ -721,7 +723,30 @@ def test_replicates_that_disagree_at_the_optimum_decide_nothing(monkeypatch):
     found = certifying.certify(jax.random.key(0), problem, g, jnp.zeros((5, 3)), target=target)
     assert found.status is CertificateStatus.DISAGREEMENT
     assert not found.decided
-    assert efforts == [30, 60, 120, 240]
+    assert counts == [8, 8, 8, 8]
+    rungs = [int(each.rungs) for each in ladders]
+    moves = [float(jnp.sum(each.moves)) / int(each.rungs) for each in ladders]
+    for numbers in (rungs, moves):  # each pilot takes twice the temperatures, and twice the moves at each
+        assert all(1.5 < later / earlier < 2.5 for earlier, later in itertools.pairwise(numbers)), numbers
+
+
+def test_replicates_that_disagreed_are_followed_by_as_many(monkeypatch):
+    """Fewer might agree by chance, and would overrule them."""
+    problem, g = at_the_optimum()
+    original, counts = certifying.drawn, []
+
+    def apart_from_the_second_look_on(key, potential, tempering, count, particles, ladder):
+        sample = original(key, potential, tempering, count, particles, ladder)
+        counts.append(count)
+        noise = jax.random.normal(key, (len(sample.z), 3)) @ problem.x.T
+        return sample._replace(z=sample.z + (len(counts) > 1) * jnp.sqrt(0.15) * SCALE * noise)
+
+    monkeypatch.setattr(certifying, "drawn", apart_from_the_second_look_on)
+    found = certifying.certify(
+        jax.random.key(0), problem, g, jnp.zeros((5, 3)), target=certifying.Target(gap=0.0), replicates=8
+    )
+    assert found.status is CertificateStatus.DISAGREEMENT
+    assert counts == [8, 8, 16, 16, 16]
 
 
 def test_what_could_be_won_is_that_of_the_closed_form():

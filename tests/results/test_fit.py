@@ -92,6 +92,12 @@ def test_sample_gives_any_number_on_the_sites_supports():
     assert bool(jnp.all((fresh["a"] > -1) & (fresh["a"] < 2)))
 
 
+def test_a_sample_that_is_none_says_so(fit, monkeypatch):
+    monkeypatch.setattr("mfpda.sampling.tempering.SMALLEST_ACCEPTANCE", 1.1)
+    with pytest.warns(mfpda.UnsoundSampleWarning, match="no sample of the fitted density"):
+        fit.sample(jax.random.key(0), 10)
+
+
 def test_saving_over_a_file_leaves_the_old_one_when_it_fails(fit, tmp_path, monkeypatch):
     path = tmp_path / "run.nc"
     fit.save(path)
@@ -155,6 +161,7 @@ def test_predicting_many_rows_keeps_to_the_memory_budget(small, monkeypatch):
 # in a notebook
 
 
+@pytest.mark.filterwarnings("ignore::mfpda.EarlierWasBetterWarning")  # dual averaging overshoots at first
 @pytest.mark.parametrize("certify_every", [0, 4])
 def test_a_notebook_shows_risk_gap_stiffness_and_what_to_do(small, certify_every):
     fit = mfpda.fit(jax.random.key(0), small.model, small.data, certify_every=certify_every, **small.quick)

@@ -137,6 +137,20 @@ def test_a_run_that_broke_off_is_not_judged_as_if_it_had_not(small):
     assert mfpda.verdict(jax.random.key(0), early).findings[-1] is Finding.STOPPED_EARLY
 
 
+def test_an_improper_density_has_no_verdict():
+    """No sample of it exists, so nothing is compared with one."""
+    h = lambda theta, x: theta["a"] * jnp.maximum(theta["w"] * x, 0)  # noqa: E731
+    model = mfpda.Model.from_function(h, {"a": dist.Normal(0, 1), "w": dist.Normal(0, 1)}, mfpda.losses.Squared(), 5.0)
+    x = np.linspace(-2, 2, 20)
+    fit = mfpda.fit(
+        jax.random.key(0), model, (x, np.sin(x)), rule="dual_averaging", particles=50, outer_steps=1, **LAST
+    )
+    verdict = mfpda.verdict(jax.random.key(1), fit, dual=-200 * np.ones(20))
+    assert verdict.findings == (Finding.UNDECIDED,)
+    assert "the fitted density is improper" in repr(verdict)
+    assert verdict._facts()["gap"] == "unknown"
+
+
 @pytest.mark.parametrize("other", [None, {"w": 1.0}, "run.nc"])
 def test_what_is_no_fit_is_refused(other):
     with pytest.raises(InputError, match=f"Expected a Fit, found {type(other).__name__}"):

@@ -10,9 +10,10 @@ import numpy as np
 import numpyro.distributions as dist
 
 import mfpda
+from mfpda.exact import _updated as updated
 from mfpda.problem.problem import Problem
 from mfpda.rules import Coefficients, Dual, Rule
-from tests.rules.grid import grid_of, updated, view_of
+from tests.rules.grid import grid_of, view_of
 
 N, PARTICLES = 5, 10
 OUTPUTS = [(), (3,)]

@@ -10,8 +10,8 @@ import numpyro.distributions as dist
 
 import mfpda
 from mfpda.exact import Law, Quadrature
-from mfpda.exact import _updated as updated
 from mfpda.problem.problem import Problem
+from mfpda.rules import Coefficients
 from tests.helpers import reference
 
 NAMES = ["tanh_squared", "tanh_logistic", "sine_squared"]
@@ -78,11 +78,12 @@ def walk(grid, rule, outer_steps, state=None, key=None, particles=None, batch=No
         key = jax.random.key(0) if key is None else key
         law = Law(np.exp(grid.log_prior), None) if state is None else law_of(grid, rule.dual(state).g)
         state = rule.init(len(grid.x), grid.outputs.shape[2:]) if state is None else state
+        chosen = Coefficients(jnp.asarray(rule.dual(state).g) / len(grid.x), jnp.ones(()))
         for t in range(1, outer_steps + 1):
             rule_key, draw_key = jax.random.split(jax.random.fold_in(key, t))
             now, view = jnp.asarray(float(t)), grid._seen(law, draw_key, particles)
-            state, (c, gamma) = updated(rule, rule_key, between(state), now, view, batch, grid.problem)
-            law = grid._gibbs(np.asarray(c), float(gamma))[0]
+            state, chosen = grid._stepped(rule, rule_key, between(state), chosen, now, view, batch, particles)
+            law = grid._gibbs(np.asarray(chosen.c), float(chosen.gamma))[0]
             g = np.asarray(rule.dual(state).g)
             path.append(Walked(jax.tree.map(np.asarray, state), g, gap(grid, g)))
     return path

@@ -42,7 +42,7 @@ def planned(small, rule, kernel, start, inner_steps):
     """The kernel, the start and the inner steps of the plan that ``fit`` makes of these."""
     plan = make_plan(
         jax.random.key(0), small.model, small.data, rule=rule, kernel=kernel, start=start, inner_steps=inner_steps,
-        particles=4, outer_steps=2, tolerance=0.01, batch_size=None, record=mfpda.Record(), metrics=None,
+        particles=4, outer_steps=2, tolerance=None, batch_size=None, record=mfpda.Record(), metrics=None,
         certify_every=0, stop_at_gap=None, memory=None, checkpoint=None, resume=None, devices=None, progress=False,
     )  # fmt: skip
     assert plan.inner_steps.tolist() == [plan.settings.inner_steps] * 2

@@ -7,8 +7,9 @@ import pytest
 
 import mfpda
 from mfpda.exact import _GridOutputs
+from mfpda.exact import _updated as updated
 from mfpda.rules import DualCoordinateAscent
-from tests.rules.grid import dual_value, named, problem_with, updated, view_of, walk
+from tests.rules.grid import dual_value, named, problem_with, view_of, walk
 
 
 def by_hand(outputs, y, g, order, temperature, shares=None):

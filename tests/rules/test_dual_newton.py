@@ -4,7 +4,6 @@ Exact moments are those of a law on the nodes of a grid, in double precision.
 """
 
 import functools
-import itertools
 from dataclasses import replace
 
 import jax
@@ -15,11 +14,12 @@ import pytest
 import scipy.stats
 
 import mfpda
-from mfpda.exact import Quadrature, _GridOutputs
+from mfpda.exact import Quadrature, _allows, _GridOutputs
+from mfpda.exact import _updated as updated
 from mfpda.rules import DualNewton, dual_newton
 from mfpda.rules.proximal import predicted
 from tests.helpers import reference, slow_but
-from tests.rules.grid import NAMES, dual_value, gap, law_of, named, problem_with, updated, view_of, walk
+from tests.rules.grid import NAMES, dual_value, gap, law_of, named, problem_with, view_of, walk
 
 WITH_CLASSES = ["tanh_squared", "tanh_logistic", "classes"]
 
@@ -385,80 +385,67 @@ def test_the_first_steps_keep_a_part_of_the_prior():
     np.testing.assert_array_equal(first.g, DualNewton().dual(first.state).g)
 
 
-def judged(state, fall):
-    """The state after an update whose particles show this fall of the level, for a step of variance 0.5."""
-    grid = named("tanh_squared")
+def judged(fall, alpha=1.0):
+    """Whether a step of variance 0.5 is allowed if the particles of its end show this fall of the level."""
+    grid, off, _ = near_the_optimum()
+    direction = np.full(len(grid.x), 0.01)
     with jax.enable_x64(True):
-        view = view_of(grid, law_of(grid, state.g))
-        scaled = state.direction / (len(grid.x) * grid.temperature)
-        level = float(np.sum(scaled * grid.predictions(law_of(grid, state.g)))) + fall
-        begun = state._replace(level=jnp.asarray(level), variance=jnp.asarray(0.5))
-        return jax.tree.map(
-            np.asarray, updated(DualNewton(), jax.random.key(0), begun, jnp.asarray(3.0), view, None, grid.problem)[0]
-        )
+        view = view_of(grid, law_of(grid, off))
+        level = np.sum(direction * grid.predictions(law_of(grid, off))) / (len(grid.x) * grid.temperature) + fall
+        numbers = {"direction": direction, "level": level, "variance": 0.5, "alpha": alpha}
+        state = at_dual(grid, off)._replace(**{name: jnp.asarray(number) for name, number in numbers.items()})
+        return bool(_allows(DualNewton(), state, view, grid.problem))
 
 
 @pytest.mark.parametrize("fall", [0.76, 100.0])
-def test_a_step_that_went_too_far_is_halved(fall):
-    """Along the same direction, from the same base. It ends an average."""
-    grid, off, whole = near_the_optimum()
-    direction = np.full(len(grid.x), 0.01)
-    with jax.enable_x64(True):
-        state = at_dual(grid, off)._replace(
-            base=jnp.asarray(off - 0.8 * direction), direction=jnp.asarray(direction), alpha=jnp.asarray(0.8),
-            settled=jnp.asarray(3.0), residual=jnp.asarray(0.7), u=jnp.asarray(whole.u),
-        )  # fmt: skip
-    found = judged(state, fall)
-    assert found.alpha == pytest.approx(0.4)
-    assert found.settled == 0
-    assert found.residual == 0.7
-    np.testing.assert_allclose(found.g, off - 0.8 * direction + found.alpha * direction, rtol=1e-12)
-
-
-def test_a_halved_step_that_cannot_be_sampled_is_halved_again():
-    """Too far, refused, refused: 0.8, 0.4, 0.2, 0.1 of the step are proposed in turn."""
-    grid, off, _ = near_the_optimum()
-    direction, proposed = np.full(len(grid.x), 0.01), []
-    with jax.enable_x64(True):
-        state = at_dual(grid, off)._replace(
-            base=jnp.asarray(off - 0.8 * direction), direction=jnp.asarray(direction), alpha=jnp.asarray(0.8),
-            longest=jnp.ones(()), settled=jnp.asarray(3.0),
-        )  # fmt: skip
-    for _ in range(3):
-        after = judged(state, 100.0)
-        proposed.append(float(after.alpha))
-        with jax.enable_x64(True):
-            state = jax.tree.map(jnp.asarray, DualNewton().taken_back(state, after))
-    assert proposed == pytest.approx([0.4, 0.2, 0.1])
+def test_a_step_that_went_too_far_is_not_allowed(fall):
+    """Unless it is so short that the sample before it must be wrong: otherwise that sample would stay for ever."""
+    assert not judged(fall)
+    assert not judged(fall, alpha=2 * dual_newton.SHORTEST)
+    assert judged(fall, alpha=dual_newton.SHORTEST)
 
 
 @pytest.mark.parametrize("fall", [-1.0, 0.0, 0.5, 0.74])
-def test_a_step_that_falls_as_far_as_it_should_is_kept(fall):
-    """Up to 1.5 times its variance. The next step begins at the new dual."""
+def test_a_step_that_falls_as_far_as_it_should_is_allowed(fall):
+    """Up to 1.5 times its variance."""
+    assert judged(fall)
+
+
+def test_steps_that_are_taken_back_get_shorter():
+    """0.8, 0.4, 0.2, ... of the step are proposed in turn, from the same dual, and nothing below ``SHORTEST``."""
     grid, off, _ = near_the_optimum()
-    direction = np.full(len(grid.x), 0.01)
     with jax.enable_x64(True):
-        state = at_dual(grid, off)._replace(
-            base=jnp.asarray(off - direction), direction=jnp.asarray(direction), alpha=jnp.ones(())
-        )
-    np.testing.assert_array_equal(judged(state, fall).base, off)
+        state = at_dual(grid, off)._replace(longest=jnp.asarray(0.8))
+        view, now, proposed = view_of(grid, law_of(grid, off)), jnp.asarray(3.0), []
+        for _ in range(12):
+            after = updated(DualNewton(), jax.random.key(0), state, now, view, None, grid.problem)[0]
+            proposed.append(float(after.alpha))
+            state = DualNewton().taken_back(state, after)
+            np.testing.assert_array_equal(state.g, off)
+    expected = [max(0.8 / 2**k, dual_newton.SHORTEST) for k in range(12)]
+    assert proposed == pytest.approx(expected)
+
+
+def test_an_averaged_step_that_is_taken_back_is_tried_again_as_it_was():
+    grid, off, whole = near_the_optimum()
+    after = after_one_step(grid, off, settled=3.0, u=whole.u)
+    with jax.enable_x64(True):
+        state = at_dual(grid, off)._replace(settled=jnp.asarray(3.0), u=jnp.asarray(whole.u))
+        again = DualNewton().taken_back(state, after)
+    assert (after.settled, again.settled, again.longest) == (4, 3, 1)
 
 
 def lost(particles, seeds, outer_steps=25):
-    """How far the exact D falls in the worst step of each walk on sine_squared with few draws a step.
-
-    A step counts if the rule kept it: the next update made a new one.
-    """
+    """How far the exact D falls in the worst step of each walk on sine_squared with few draws a step."""
     grid, worst = named("sine_squared"), []
     for seed in range(seeds):
         path = walk(grid, DualNewton(), outer_steps, key=jax.random.key(seed), particles=particles)
-        kept = [now for now, after in itertools.pairwise(path) if np.array_equal(after.state.base, now.g)]
-        values = np.array([dual_value(grid, each.g) for each in kept])
+        values = np.array([dual_value(grid, each.g) for each in path])
         worst.append(float(np.max(values[:-1] - values[1:], initial=0.0)))
     return np.array(worst)
 
 
-def test_kept_steps_do_not_lose_what_was_won(monkeypatch):
+def test_steps_do_not_lose_what_was_won(monkeypatch):
     """With 20 exact draws a step, the median over walks of the largest loss of D is at most a third of that without.
 
     D is computed by quadrature, and knows nothing of the judgement.
@@ -537,6 +524,14 @@ def test_fresh_particles_are_what_makes_the_average_improve():
     late = [gaps_in_ten_dimensions("tanh_logistic", 500, 8, **settings)[:, 1] for settings in starts]
     fresh, kept = (np.exp(np.mean(np.log(gaps))) for gaps in late)
     assert kept > 2 * fresh
+
+
+def test_a_model_with_init_is_refused(small):
+    """The first step is judged by particles that must be draws of the prior."""
+    sites = {"b": dist.Normal(3, 0.1)}
+    model = mfpda.Model(small.model.declaration.neuron, mfpda.losses.Squared(), 0.02, init=sites)
+    with pytest.raises(mfpda.InputError, match=r"draws of the prior, for DualNewton.*a model with init"):
+        mfpda.fit(jax.random.key(0), model, small.data, rule="dual_newton", progress=False)
 
 
 def test_mini_batches_are_refused(small):
