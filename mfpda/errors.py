@@ -61,8 +61,13 @@ class Status(Advised):
     )
     OUT_OF_STEPS = (
         "not certified: the bound is larger than was asked for",
-        "The run reached its last outer step, or its bound no longer fell. Give more particles, a higher temperature "
-        "or a larger tolerance.",
+        "The run reached its last outer step. Take more outer steps, more particles, a higher temperature, or ask for "
+        "a larger bound.",
+    )
+    STALLED = (
+        "not certified: the bound no longer falls",
+        "The last certificates brought no smaller bound. Give more particles or a higher temperature, or ask for a "
+        "larger bound.",
     )
     NO_BOUND = (
         "not certified: the certificates have no number",
@@ -90,7 +95,7 @@ class Status(Advised):
     @property
     def returns_best(self) -> bool:
         """Whether the run ended without the bound that was asked for. ``fit`` then returns the state with the best."""
-        return self in (Status.OUT_OF_STEPS, Status.NO_BOUND, Status.WORSE_THAN_PRIOR)
+        return self in (Status.OUT_OF_STEPS, Status.STALLED, Status.NO_BOUND, Status.WORSE_THAN_PRIOR)
 
 
 class CertificateStatus(Advised):

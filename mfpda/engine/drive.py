@@ -50,6 +50,8 @@ def _loop(run: Run, agreement: Agreement, bar: tqdm) -> Status:
     agreement.check()
     run.finish_pending_certificate()
     while not agreement.reached(run.certified or run.stalled) and run.progress.t < run.plan.outer_steps:
+        certifies = run.plan.certifies(run.progress.t + 1)
+        bar.set_description("mfpda, step and certificate" if certifies else "mfpda")
         ended = run.step(agreement)
         if ended:
             return ended

@@ -117,7 +117,10 @@ def report(run: Run, outcome: Outcome, throw: bool) -> Fit:
     """The fit of a run that has ended. Raises if the run failed, diverged or was terminated."""
     fit = Fit(run.best_result if outcome.status.returns_best else run.progress, outcome.status, run.store)
     if outcome.status.returns_best:
-        warnings.warn(f"{fit!r}. {outcome.status.advice}", NotCertifiedWarning, stacklevel=3)
+        last, returned = run.progress.t, fit.outer_steps
+        where = f" Of {last} outer steps, the state after step {returned} is returned: its bound is the smallest."
+        warning = f"{fit!r}. {outcome.status.advice}{where if returned < last else ''}"
+        warnings.warn(warning, NotCertifiedWarning, stacklevel=3)
     if outcome.status is Status.FINISHED and (better := run.better_before) is not None:
         bound = f"had a bound of {better.certificate.upper:.2g}" if better.certificate else ""
         warning = f"{fit!r}. The state after outer step {better.t} {bound}: outer_steps={better.t} returns it."
@@ -146,9 +149,9 @@ def _advice_for_a_funnel(run: Run) -> str:
     site, scale = sites
     return (
         f"Particles or predictions became infinite or NaN; this is the last finite state. The prior of {site!r} "
-        f"depends on {scale!r}: a funnel, whose narrow part is too steep for an unadjusted kernel. Use "
-        f'kernel="mala" or the default rule. Or non-centre the prior, with the scale that {scale!r} gives: '
-        f'`{site} = scale * numpyro.sample("{site}", dist.Normal(0, 1))`.'
+        f"depends on {scale!r}: a funnel, whose narrow part is too steep for an unadjusted kernel. Use the default "
+        f'rule and kernel, or kernel="mala". Or non-centre the prior, with the shape of {site!r}: '
+        f'`{site} = {scale} * numpyro.sample("{site}", dist.Normal(0, 1))`, if {scale!r} is its standard deviation.'
     )
 
 

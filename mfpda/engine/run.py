@@ -223,7 +223,8 @@ class Run:
         progress = self.progress
         first = 2 * progress.stiffness if self.plan.rule.overshoots else 0
         stats = [row.stats for row in progress.rows if np.isfinite(row.stats.get("certified", np.nan))]
-        if not self.plan.settings.until_certified or len(stats) <= PATIENCE or progress.t < first:
+        judged = progress.certificate is not None  # a run ends at a certificate, not between two of them
+        if not (self.plan.settings.until_certified and judged) or len(stats) <= PATIENCE or progress.t < first:
             return False
         bounds = [each["gap_upper"] if each["certified"] else np.inf for each in stats]
         return not min(bounds[-PATIENCE:]) < min(bounds[:-PATIENCE])
@@ -238,12 +239,14 @@ class Run:
         judged = self.best_result.certificate
         if judged is None or judged.status is not CertificateStatus.CERTIFIED:
             return Status.NO_BOUND
-        return Status.WORSE_THAN_PRIOR if judged.worse_than_prior else Status.OUT_OF_STEPS
+        if judged.worse_than_prior:
+            return Status.WORSE_THAN_PRIOR
+        return Status.STALLED if self.stalled else Status.OUT_OF_STEPS
 
     @property
     def best_result(self) -> Progress:
-        """The certified state with the smallest bound, or the present state if it was not certified."""
-        return self.progress if self.progress.certificate is None or self.best is None else self.best
+        """The certified state with the smallest bound, or the present state if none was certified."""
+        return self.best or self.progress
 
     @property
     def better_before(self) -> Progress | None:

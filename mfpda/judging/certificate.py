@@ -145,6 +145,8 @@ class Certificate:
     def _in_proportion(self) -> str:
         """Compare the bound with what could be won over the prior. Say if the budget ended before it was decided."""
         won = f"This is {self.share:.2g} of what could be won over the prior, at least {self.winnable_lower:.3g}."
+        if self.share >= 1:
+            won = f"This is more than all that could be won over the prior, at least {self.winnable_lower:.3g}."
         if self.winnable_lower <= 0:
             won = "It is not known whether anything could be won over the prior."
         if self.worse_than_prior:

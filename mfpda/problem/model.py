@@ -48,6 +48,9 @@ class Model:
     ):
         if not callable(neuron):
             raise InputError("a neuron, a function of one input x", repr(neuron), "Pass the function itself.")
+        if init is not None and not isinstance(init, Mapping):
+            advice = 'Give {"w": dist.Normal(0, 0.1)}, for example.'
+            raise InputError("init as a dict from site names to NumPyro distributions", type(init).__name__, advice)
         self.temperature: Any = positive(temperature, "temperature")
         self.declaration = Declaration(
             neuron,

@@ -114,7 +114,8 @@ def verdict(key: Array, fit: Fit, tolerance: float = 0.05, **certifying: Any) ->
 
     A run has converged if the upper bound of ``fit.certify`` is at most ``tolerance`` times L(p0) - D(g), all that
     could be won over the prior. It is undecided if the gap is that small but the bound is not. Particles are compared
-    with their last potential. If the Stein test rejects their law, or its excess is large, the fault is the kernel's:
+    with their last potential. If the Stein test rejects their law, or its excess is large, the fault is the kernel's
+    (the test needs independent particles, so it does not judge those that share ancestors, only their excess):
     too coarse if its step is far above that of "auto", else too slow. If they pass but their predictions differ from
     tempered samples' beyond chance, they are stuck in modes. Dual averaging has stopped early if it has not converged
     and t is still below the stiffness. ``certifying`` are arguments of ``fit.certify``.
@@ -126,7 +127,8 @@ def verdict(key: Array, fit: Fit, tolerance: float = 0.05, **certifying: Any) ->
     judged = fit.certify(certify_key, **certifying)
     problem = fit.problem.in_blocks(fit.progress.blocks_for(judged.particles))
     potential = fit.last_potential.in_blocks(problem.blocks)
-    stein = stein_test(stein_key, fit.thetas, potential)
+    sampled = fit.state.ensemble.theta  # before calibration, which moves particles away from their law a little
+    stein = stein_test(stein_key, sampled, potential)
     broken_off = fit.status in (Status.DIVERGED, Status.IMPROPER, Status.FAILED)
     if judged.replicates == 0:  # the density is improper, and cannot be sampled
         only = Finding.BROKEN_OFF if broken_off else Finding.UNDECIDED
@@ -134,7 +136,7 @@ def verdict(key: Array, fit: Fit, tolerance: float = 0.05, **certifying: Any) ->
     particles, replicates = judged.particles, judged.replicates
     tempering = as_tempering(certifying.get("temper") or Tempering())
     fresh = drawn(temper_key, potential, tempering, replicates, particles, draws=1)
-    own = predictions(potential.problem, fit.thetas)
+    own = predictions(potential.problem, sampled)
     distance = float(jnp.sqrt(jnp.mean(jnp.square(own - fresh.mean))))
     # particles that share ancestors are as noisy as one of the replicates
     own_noise = (fresh.between * particles if fit.start.resamples else fresh.within) / len(fit.thetas)
@@ -143,7 +145,8 @@ def verdict(key: Array, fit: Fit, tolerance: float = 0.05, **certifying: Any) ->
     share, asked = judged.share, Target(tolerance).bound(judged.winnable_lower, judged.temperature)
     converged, certified = judged.upper <= asked, judged.status is CertificateStatus.CERTIFIED
     undecided = not certified or (judged.gap <= asked and not converged)
-    wrong = stein.rejected or abs(stein.excess) > max(COARSE, UNLIKELY * stein.excess_stderr)
+    rejected = stein.rejected and not fit.start.resamples  # the test needs independent particles
+    wrong = rejected or abs(stein.excess) > max(COARSE, UNLIKELY * stein.excess_stderr)
     trusted = fresh.status is CertificateStatus.CERTIFIED
     found = {
         Finding.UNDECIDED: undecided,

@@ -85,7 +85,7 @@ def test_an_overshooting_run_is_not_called_improper():
 def test_a_centred_hierarchy_gets_advice_that_works():
     model = model_of("funnel", 0.05)
     with pytest.raises(
-        RunError, match=r"diverged after outer step 0.*'w' depends on 'tau'.*mala.*default rule.*non-centre"
+        RunError, match=r"diverged after outer step 0.*'w' depends on 'tau'.*default rule.*mala.*non-centre"
     ):
         mfpda.fit(jax.random.key(0), model, (X, Y), rule="dual_averaging", kernel="ula", **SHORT)
     long = SHORT | {"outer_steps": 20}

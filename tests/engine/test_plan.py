@@ -174,6 +174,11 @@ def test_dims_coords_and_init_that_do_not_fit(match, body, arguments):
     refused(match, model_of(body, **arguments))
 
 
+def test_an_init_that_is_no_dict():
+    with pytest.raises(InputError, match="init as a dict from site names to NumPyro distributions, found function"):
+        model_of(neuron, init=lambda: NORMAL)
+
+
 @pytest.mark.parametrize("wrong", [0, -1.0, np.nan, np.inf, "hot", None])
 def test_temperature(wrong):
     with pytest.raises(InputError, match="temperature"):

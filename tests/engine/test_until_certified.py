@@ -115,9 +115,9 @@ def test_the_best_state_comes_back_if_the_bound_rises(small, monkeypatch):
         return replace(judged, upper=factor)
 
     changed(monkeypatch, worse)
-    with pytest.warns(mfpda.NotCertifiedWarning):
+    with pytest.warns(mfpda.NotCertifiedWarning, match="Of 20 outer steps, the state after step 5 is returned"):
         fit = mfpda.fit(jax.random.key(0), small.model, small.data, tolerance=1e-9, **FEW)
-    assert (fit.status, fit.outer_steps) == (Status.OUT_OF_STEPS, 5)
+    assert (fit.status, fit.outer_steps) == (Status.STALLED, 5)
     assert fit.rows[-1].outer_step == 5
     whole = mfpda.fit(jax.random.key(0), small.model, small.data, outer_steps=5, **FEW)
     np.testing.assert_array_equal(fit.state.ensemble.theta, whole.state.ensemble.theta)
@@ -167,7 +167,7 @@ def test_the_best_state_is_kept_in_the_folder(small, monkeypatch, tmp_path):
     arguments = FEW | {"tolerance": 1e-9}
     with pytest.warns(mfpda.NotCertifiedWarning):
         whole = mfpda.fit(jax.random.key(0), small.model, small.data, checkpoint=tmp_path / "whole", **arguments)
-    assert (whole.status, whole.outer_steps) == (Status.OUT_OF_STEPS, 5)
+    assert (whole.status, whole.outer_steps) == (Status.STALLED, 5)
     loaded = mfpda.load(tmp_path / "whole", small.model, data=small.data)
     assert loaded.certificate.to_json() == whole.certificate.to_json()
     same(loaded, whole)
@@ -182,7 +182,7 @@ def test_the_best_state_is_kept_in_the_folder(small, monkeypatch, tmp_path):
     mfpda.fit(jax.random.key(0), small.model, small.data, checkpoint=tmp_path / "run", **arguments)
     with pytest.warns(mfpda.NotCertifiedWarning):
         resumed = mfpda.fit(jax.random.key(0), small.model, small.data, resume=tmp_path / "run", **arguments)
-    assert (resumed.status, resumed.outer_steps) == (Status.OUT_OF_STEPS, 5)
+    assert (resumed.status, resumed.outer_steps) == (Status.STALLED, 5)
     np.testing.assert_array_equal(resumed.thetas, whole.thetas)
 
 
@@ -254,10 +254,12 @@ def test_a_run_whose_bounds_no_longer_fall_ends(bounds, overshoots, expected):
         Row(t, {"certified": float(np.isfinite(bound)), "gap_upper": bound, "stiffness": 30.0}, {})
         for t, bound in zip((5, 10, 15, 20), bounds, strict=False)
     ]
-    progress = SimpleNamespace(rows=tuple(rows), t=20, stiffness=30.0)
+    progress = SimpleNamespace(rows=tuple(rows), t=20, stiffness=30.0, certificate=object())
     settings = SimpleNamespace(until_certified=True)
     plan = SimpleNamespace(settings=settings, rule=SimpleNamespace(overshoots=overshoots))
     assert Run(plan, progress).stalled is expected
+    later = SimpleNamespace(**vars(progress) | {"t": 21, "certificate": None})
+    assert not Run(plan, later).stalled  # a run ends at a certificate, not between two of them
     settings.until_certified = False  # a run of a given length has that length
     assert not Run(plan, progress).stalled
 

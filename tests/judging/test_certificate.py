@@ -598,6 +598,10 @@ def test_refusals(short_fit, arguments, message):
 # In the run
 
 
+OVERSHOOTS = pytest.mark.filterwarnings("ignore::mfpda.EarlierWasBetterWarning")  # as dual averaging does at first
+
+
+@OVERSHOOTS
 def test_gaps_are_recorded_and_resuming_changes_nothing(small):
     arguments = small.quick | {"certify_every": 3}
     whole = mfpda.fit(jax.random.key(0), small.model, small.data, **arguments)
@@ -616,6 +620,7 @@ def test_gaps_are_recorded_and_resuming_changes_nothing(small):
     assert 0 <= last["gap"] < last["gap_upper"]
 
 
+@OVERSHOOTS
 def test_certified_steps_are_recorded_whatever_record_says(small):
     fit = mfpda.fit(jax.random.key(0), small.model, small.data, **small.quick, certify_every=4, record=ONCE)
     assert [row.outer_step for row in fit.rows] == [4, 8]
@@ -634,6 +639,7 @@ def test_stop_at_gap_is_a_status_of_its_own(small):
     assert longer.certificate is None
 
 
+@OVERSHOOTS
 def test_all_certificates_of_a_run_hold_together(small):
     """The k-th has the level 1 - 0.01 / (k (k + 1)), also in a run that was resumed."""
     half = mfpda.fit(jax.random.key(0), small.model, small.data, certify_every=2, **small.quick | {"outer_steps": 4})
@@ -685,9 +691,11 @@ def test_a_certificate_prints_what_it_says(small):
     assert certificate.worse_than_prior
     assert f"This is worse than the prior, whose L is {certificate.prior_risk:.4g}." in str(certificate)
     assert not replace(certificate, prior_stderr=certificate.objective).worse_than_prior  # L(p0) is an estimate, too
-    better = replace(certificate, objective=certificate.prior_risk)
-    assert f"This is {certificate.share:.2g} of what could be won over the prior" in str(better)
+    better = replace(certificate, objective=certificate.prior_risk, winnable_lower=2 * certificate.upper)
+    assert f"This is {better.share:.2g} of what could be won over the prior" in str(better)
     assert "budget" not in str(better)
+    lost = replace(better, winnable_lower=0.5 * certificate.upper)
+    assert f"This is more than all that could be won over the prior, at least {lost.winnable_lower:.3g}." in str(lost)
     assert "The budget was spent before its noise" in str(replace(better, decided=False))
 
 

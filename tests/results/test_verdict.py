@@ -137,6 +137,16 @@ def test_a_run_that_broke_off_is_not_judged_as_if_it_had_not(small):
     assert mfpda.verdict(jax.random.key(0), early).findings[-1] is Finding.STOPPED_EARLY
 
 
+@pytest.mark.slow
+def test_the_kernel_is_not_blamed_for_a_fit_with_the_defaults():
+    """Its particles share ancestors and are calibrated, so the Stein test of independent draws does not judge them."""
+    ours = reference("tanh_logistic")
+    for seed in range(3):
+        fit = mfpda.fit(jax.random.key(seed), ours.model, ours.data, progress=False)
+        verdict = mfpda.verdict(jax.random.key(10 + seed), fit)
+        assert verdict.findings == (Finding.CONVERGED,), verdict
+
+
 def test_an_improper_density_has_no_verdict():
     """No sample of it exists, so nothing is compared with one."""
     h = lambda theta, x: theta["a"] * jnp.maximum(theta["w"] * x, 0)  # noqa: E731
