@@ -114,7 +114,7 @@ def run_of(rows=(), folder=None):
     store = None if folder is None else SimpleNamespace(folder=folder)
     state = SimpleNamespace(ensemble=SimpleNamespace(theta=np.zeros((3, 1))))
     progress = SimpleNamespace(t=len(rows), rows=tuple(rows), state=state, certificate=None)
-    return SimpleNamespace(progress=progress, best_result=progress, store=store)
+    return SimpleNamespace(progress=progress, best_result=progress, better_before=None, store=store)
 
 
 ROWS = [Row(1, {"risk": 0.5}, {}), Row(2, {"risk": 0.25, "gap_upper": 0.0625}, {})]
