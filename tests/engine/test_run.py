@@ -80,6 +80,6 @@ def test_a_run_that_reached_its_gap_stays_there_when_it_is_resumed(small, tmp_pa
         "rule": "dual_newton", "particles": 40, "outer_steps": 24, "inner_steps": 3, "certify_every": 12,
         "stop_at_gap": 0.1, "progress": False,
     }  # fmt: skip
-    fit = mfpda.fit(jax.random.key(0), small.model, small.data, checkpoint=tmp_path / "run", **arguments)
+    fit = mfpda.fit(jax.random.key(1), small.model, small.data, checkpoint=tmp_path / "run", **arguments)
     assert (fit.status, fit.outer_steps) == (mfpda.Status.CERTIFIED, 12)
-    same(mfpda.fit(jax.random.key(0), small.model, small.data, resume=tmp_path / "run", **arguments), fit)
+    same(mfpda.fit(jax.random.key(1), small.model, small.data, resume=tmp_path / "run", **arguments), fit)
