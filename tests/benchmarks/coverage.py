@@ -5,7 +5,7 @@
 
 20 cells of 100 certificates. Each number of parameters meets each stage of the dual once. Each stage meets every
 problem and every number of particles. tanh_logistic, which needs most replicates, meets 200 parameters only far off and
-at the optimum, and never 4,000 particles: that saves most of the time. The stages:
+at the optimum, and never 4,000 particles: one certificate would take half a minute. The stages:
 
 - "50 %" to "1 %": the dual g* + s (g' - g*) whose exact gap is this share of what could be won. g' is l'(z) at the
   prior's predictions z, where q_g' overshoots, or 0, where q_g' is the prior. Every certificate judges the same dual.
